@@ -8,12 +8,6 @@ from dataclasses import dataclass
 
 from .tracebacks import TracebackReader
 
-# Exceptions raised because another rank failed, so never the first cause.
-_CONSEQUENCE = re.compile(
-    r"([\w.]+\.)?(PeerLostError|ShutdownError)\b(?!.*\bthis rank has shut down)|"
-    # The same errors under other libraries' names.
-    r"[\w.]+: (Horovod has been shut down\b|.*\bcannot complete: rank \d+ )"
-)
 # Exceptions of rueda.init() that another rank's failure explains, if that rank has failed too.
 _ECHO = re.compile(
     r"(?:[\w.]+\.)?InitializationError: (?:rank (?P<told>\d+): |.*?(?:"
@@ -72,10 +66,7 @@ class _RankErrors:
     @property
     def is_consequence(self) -> bool:
         """Whether the exception was caused by another rank's end."""
-        members = self._traceback.members
-        return any(map(_CONSEQUENCE.match, self._traceback.exceptions)) or (
-            bool(members) and all(map(_CONSEQUENCE.match, members))
-        )
+        return self._traceback.is_consequence
 
     @property
     def blame(self) -> re.Match[str] | None:

@@ -19,6 +19,12 @@ _IGNORED = re.compile(r"Exception ignored in|--- Logging error ---")
 # "ValueError: text", "pkg.f.<locals>.Failed", "KeyboardInterrupt"
 _EXCEPTION = re.compile(r"(?P<name>[^\W\d]\w*(\.([^\W\d]\w*|<locals>))*)(?P<colon>:( .*)?)?$")
 _GROUP = re.compile(r"[\w.]*ExceptionGroup: .*\(\d+ sub-exceptions?\)$")
+# Exceptions raised because another rank failed, so never the first cause.
+_CONSEQUENCE = re.compile(
+    r"([\w.]+\.)?(PeerLostError|ShutdownError)\b(?!.*\bthis rank has shut down)|"
+    # The same errors under other libraries' names.
+    r"[\w.]+: (Horovod has been shut down\b|.*\bcannot complete: rank \d+ )"
+)
 
 # A traceback followed by more lines than this was handled by the program.
 _LINES_AFTER_TRACEBACK = 20
@@ -48,6 +54,13 @@ class TracebackReader:
         last = self.exceptions[-1]
         return f"{last}: {self.members[0]}" if _GROUP.match(last) and self.members else last
 
+    @property
+    def is_consequence(self) -> bool:
+        """Whether the exception was raised because another rank failed."""
+        return any(map(_CONSEQUENCE.match, self.exceptions)) or (
+            bool(self.members) and all(map(_CONSEQUENCE.match, self.members))
+        )
+
     def see(self, line: str) -> bool:
         """Takes one line without its end. Returns whether it completes an exception."""
         depth, body = self._without_margin(_COLOR.sub("", line))
@@ -55,8 +68,10 @@ class TracebackReader:
             self._is_ignored = True
         elif _CHAINED.match(body):
             self._is_chained = True
-        elif _HEADER.match(body) or (_FRAME.match(body) and not self._within):
+        elif _HEADER.match(body):
             self._begin(depth)
+        elif _FRAME.match(body) and not self._within and not self._ends_with_consequence(depth):
+            self._begin_within_text(depth)
         elif depth > 1 and _NEXT_MEMBER.match(body):
             self._within = True
         elif self._within:
@@ -82,6 +97,16 @@ class TracebackReader:
         if depth <= 1 and not self._is_chained and not self._is_ignored:
             self._forget()
         self._is_chained = False
+
+    def _ends_with_consequence(self, depth: int) -> bool:
+        """Whether frames without a header are part of a consequence's text: the traceback of the rank that failed."""
+        return any(map(_CONSEQUENCE.match, self.members[-1:])) if depth > 1 else self.is_consequence
+
+    def _begin_within_text(self, depth: int) -> None:
+        """Frames without a header: a SyntaxError, or the text of an exception, which quotes the one that caused it."""
+        if depth > 1 and not self._is_ignored:
+            del self.members[-1:]
+        self._begin(depth)
 
     def _forget(self) -> None:
         self.exceptions.clear()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from rueda import _native
+from rueda.error_texts import describe, in_one_line
 
 __all__ = ["Adapter", "Refusal", "View", "Views", "change_among", "unusable"]
 
@@ -20,7 +21,7 @@ class Refusal(Exception):
     """
 
     def __init__(self, why: str, unsupported: bool = False, reason: str = "") -> None:
-        super().__init__(why)
+        super().__init__(in_one_line(why))
         self.unsupported = unsupported
         self.reason = reason
 
@@ -29,7 +30,7 @@ def unusable(array: object, error: Exception) -> Refusal:
     """The refusal to submit if an array or its library raises an error, of which others would not know."""
     if isinstance(error, Refusal):
         return error
-    return Refusal(f"a {type(array).__name__} cannot be used: {type(error).__name__}: {error}")
+    return Refusal(f"a {type(array).__name__} cannot be used: {describe(type(error), error)}")
 
 
 class View(NamedTuple):

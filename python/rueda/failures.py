@@ -7,8 +7,8 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
+from rueda.error_texts import describe
 from rueda.errors import PeerLostError, RuedaError, ShutdownError
-from rueda.lifecycle import describe
 
 __all__ = ["Failure", "first_cause", "report", "without_constructor"]
 

@@ -16,6 +16,7 @@ from typing import NoReturn
 from rueda import _native, attendance, rendezvous
 from rueda.arguments import RANK_BITS, fits, shown
 from rueda.endings import endings
+from rueda.error_texts import describe, in_one_line
 from rueda.errors import (
     InitializationError,
     InvalidArgumentError,
@@ -263,7 +264,7 @@ def abort(reason: str) -> None:
     if not isinstance(reason, str) or not reason.strip():
         raise InvalidArgumentError(f"abort({shown(reason)}): pass a text for the other ranks")
     _native.rank()  # raises outside a world
-    _native.abort(reason)
+    _native.abort(in_one_line(reason))
     attendance.leave(done=False)
     shutdown()
 
@@ -487,30 +488,13 @@ def _watch_exit() -> None:
     sys.exit = exit_and_tell
 
 
-def describe(kind: type[BaseException], value: BaseException) -> str:
-    """An exception in one line, for other ranks to read.
-
-    Example::
-
-        >>> describe(ValueError, ValueError("no such file"))
-        'ValueError: no such file'
-    """
-    try:
-        text = str(value)
-    except (
-        Exception
-    ):  # an exception class of the application may be broken; ours must still get out
-        text = ""
-    return f"{kind.__name__}: {text}" if text else kind.__name__
-
-
 def _describe_with_origin(
     kind: type[BaseException], value: BaseException, traceback: TracebackType | None
 ) -> str:
     text = describe(kind, value)
     with suppress(Exception):  # without the line, the text must still be sent
         if origin := describe_origin(traceback):
-            text += f", raised {origin}"
+            text += f", raised {in_one_line(origin)}"
     return text
 
 
@@ -522,6 +506,6 @@ def _leave_at_exit() -> None:
     if not _is_owner():
         return
     if _exit_code:  # neither None nor 0
-        _native.abort(f"sys.exit({_exit_code!r})")
+        _native.abort(in_one_line(f"sys.exit({_exit_code!r})"))
         attendance.leave(done=False)
     shutdown()

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from rueda.adapter import Refusal
+from rueda.error_texts import describe
 from rueda.errors import UnsupportedError
 from rueda.exchanges import allgather, broadcast_
 from rueda.handles import synchronize
@@ -53,7 +54,7 @@ def broadcast_object(
         try:
             content = np.empty(int(size[0]), np.uint8)
         except MemoryError as error:
-            why = f"there is no memory for the object: {type(error).__name__}: {error}"
+            why = f"there is no memory for the object: {describe(type(error), error)}"
             _fail_everywhere(f"{label}.content", process_set, why, error)
     broadcast_(content, root_rank, f"{label}.content", process_set)
     return obj if rank() == root_rank else _unpickled(io.BytesIO(content.tobytes()))
@@ -121,7 +122,7 @@ def _unpickled(stream: io.BytesIO) -> Any:
 
 
 def _unpicklable(error: Exception) -> str:
-    return f"the object cannot be pickled: {type(error).__name__}: {error}"
+    return f"the object cannot be pickled: {describe(type(error), error)}"
 
 
 def _fail_everywhere(name: str, process_set: ProcessSet, why: str, error: Exception) -> NoReturn:

@@ -6,9 +6,11 @@ import operator
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from rueda import _native
 from rueda.arguments import RANK_BITS, fits, shown
+from rueda.error_texts import describe
 from rueda.errors import InvalidArgumentError
 
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
@@ -65,10 +67,10 @@ def _sorted(ranks: Iterable[int]) -> list[int]:
         numbers = sorted(operator.index(rank) for rank in ranks)
     except TypeError:
         raise InvalidArgumentError(
-            f"the ranks of a process set are whole numbers, not {ranks!r}"
+            f"the ranks of a process set are a list of whole numbers, not {shown(ranks)}"
         ) from None
     if not all(fits(number, RANK_BITS) for number in numbers):
-        raise InvalidArgumentError(f"some of {numbers} cannot be ranks")
+        raise InvalidArgumentError(f"some of {shown(numbers)} cannot be ranks")
     return numbers
 
 
@@ -91,8 +93,9 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """Adds a set of world ranks, given as a :class:`ProcessSet` or by its ranks, and returns it.
 
     Every rank of the world must call this with the same ranks, members or not, also if the set was used before
-    :func:`rueda.shutdown`. Raises :class:`rueda.InvalidArgumentError` for ranks that do not exist or occur twice, and
-    :class:`rueda.MismatchError` if ranks disagree.
+    :func:`rueda.shutdown`. Raises :class:`rueda.InvalidArgumentError` for ranks that do not exist or occur twice, or
+    if what some rank gives is no list of whole numbers, and :class:`rueda.MismatchError` if ranks disagree. Every rank
+    raises the error, but that of the constructor of :class:`ProcessSet`, which only the rank itself knows of.
 
     Example::
 
@@ -101,9 +104,12 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
         [0]
         >>> rueda.remove_process_set(first)
     """
-    if not isinstance(process_set, ProcessSet):
-        process_set = ProcessSet(process_set)
     require_arrival()
+    if not isinstance(process_set, ProcessSet):
+        try:
+            process_set = ProcessSet(process_set)
+        except Exception as error:  # whatever the ranks' own __iter__ raises
+            refuse_change("add_process_set()", error)
     process_set.process_set_id = _native.add_process_set(process_set.ranks)
     _added.add(process_set)
     return process_set
@@ -121,7 +127,8 @@ def remove_process_set(process_set: ProcessSet) -> None:
     Operations that all members of the set submitted before complete; those that only some submitted fail with
     :class:`rueda.ShutdownError`.
 
-    Raises :class:`rueda.InvalidArgumentError` for a set that does not exist.
+    Raises :class:`rueda.InvalidArgumentError`, on every rank, for a set that does not exist or if some rank gives
+    anything else.
 
     Example::
 
@@ -130,11 +137,30 @@ def remove_process_set(process_set: ProcessSet) -> None:
         >>> first.process_set_id is None
         True
     """
-    number = number_of(process_set)
     require_arrival()
+    try:
+        number = number_of(process_set)
+    except InvalidArgumentError as error:
+        refuse_change("remove_process_set()", error)
     _native.remove_process_set(number)
     process_set.process_set_id = None
     _added.discard(process_set)
+
+
+def refuse_change(call: str, error: Exception) -> NoReturn:
+    """Raises ``error`` of this rank in a call that adds or removes a set, on every rank: the others await this one.
+
+    Outside a world nobody waits, and the error itself is raised.
+    """
+    if not _native.is_initialized():
+        raise error
+    from rueda.adapter import Refusal
+    from rueda.submission import refuse  # which imports this module
+
+    why = str(error) if isinstance(error, InvalidArgumentError) else describe(type(error), error)
+    # It takes the place of the change, which is an operation without a name of the world.
+    refuse(None, global_process_set, Refusal(f"{call}: {why}")).result()
+    raise AssertionError("a refused operation completed") from error
 
 
 def require_process_set(value: object) -> None:

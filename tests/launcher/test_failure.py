@@ -92,6 +92,51 @@ def test_who_lost_its_peer_is_not_blamed() -> None:
     assert seen.raised_on_its_own() == 2
 
 
+# What torch's DataLoader raises for an error in a worker process.
+CAUGHT = [
+    "ValueError: Caught ValueError in DataLoader worker process 0.",
+    "Original Traceback (most recent call last):",
+    '  File "fetch.py", line 52, in fetch',
+    "    data = self.dataset[i]",
+    "           ~~~~~~~~~~~~^^^",
+    "ValueError: cannot parse row 3",
+    "",
+]
+LOST_TO_CAUGHT = [
+    "rueda.errors.PeerLostError: 'loss' cannot complete: rank 1 (vm, pid 7) failed: " + CAUGHT[0],
+    *CAUGHT[1:],
+    ", raised at train.py:11 in <module>",
+]
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        LOST_TO_CAUGHT,
+        [LOST_TO_CAUGHT[0].replace("rueda.errors.PeerLost", "jax.errors.JaxRuntime"), *CAUGHT[1:]],
+    ],
+)
+def test_who_quotes_the_traceback_of_the_lost_rank_is_not_blamed(echo: list[str]) -> None:
+    during = ["", "During handling of the above exception, another exception occurred:", ""]
+    for rank0 in (
+        [*TRACEBACK, *echo],
+        [*TRACEBACK, *echo, *during, *TRACEBACK, "RuntimeError: training failed"],
+        [*TRACEBACK, "KeyError: 'x'", *during, *TRACEBACK, *echo],
+    ):
+        seen = watch(rank0=rank0, rank1=[*TRACEBACK, *CAUGHT])
+        assert seen.first_cause([Failure(0, 1), Failure(1, 1)]).rank == 1
+        assert seen.raised_on_its_own() == 1
+        assert seen.explain(Failure(1, 1, "vm")) == (
+            "rank 1 on vm failed first: ValueError: cannot parse row 3 (exit code 1)"
+        )
+
+
+def test_an_own_traceback_after_that_of_a_lost_rank_counts() -> None:
+    seen = watch(rank0=[*TRACEBACK, *LOST_TO_CAUGHT, "recovered", *TRACEBACK, "KeyError: 3"])
+    assert not seen.is_consequence(0)
+    assert seen.explain(Failure(0, 1)) == "rank 0 failed first: KeyError: 3 (exit code 1)"
+
+
 def test_where_all_are_consequences_the_first_is_named() -> None:
     seen = watch(rank1=[*TRACEBACK, "rueda.PeerLostError: rank 2 is gone"])
     assert seen.first_cause([Failure(1, 1)]).rank == 1

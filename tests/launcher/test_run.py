@@ -249,6 +249,39 @@ def test_whose_exception_came_of_a_lost_peer_is_not_blamed(
     )
 
 
+def test_who_quotes_the_traceback_of_another_rank_is_not_blamed(
+    rueda: Rueda, script: Script
+) -> None:
+    pytest.importorskip("rueda._native")
+    program = script("""
+        import atexit, traceback
+        import rueda
+        def wait():  # the launcher ends the other rank once this one has ended
+            while not pathlib.Path("told").exists():
+                time.sleep(0.01)
+        rueda.init()
+        if rank == 1:
+            atexit.register(wait)
+            raise ValueError(
+                "Caught ValueError in a worker process.\\nOriginal Traceback (most recent call last):\\n"
+                '  File "fetch.py", line 52, in fetch\\n    data = rows[i]\\nValueError: cannot parse row 3\\n'
+            )
+        try:
+            rueda.barrier()
+        except rueda.PeerLostError:
+            traceback.print_exc()
+        pathlib.Path("told").touch()
+        time.sleep(60)
+    """)
+    ran = rueda("run", "--no-mpi", "-np", "2", "python3", program)
+    assert re.fullmatch(
+        r"rueda: rank 1 on \S+ failed first: ValueError: cannot parse row 3 \(exit code 1\)",
+        ran.last_line,
+    )
+    echo = "failed: ValueError: cannot parse row 3 (the end of: ValueError: Caught ValueError in a worker"
+    assert echo in ran.err
+
+
 def test_built_in_ranks_know_who_they_are(rueda: Rueda, script: Script) -> None:
     program = script("""
         names = "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE BOOTSTRAP".split()

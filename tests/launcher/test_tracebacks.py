@@ -126,3 +126,70 @@ def test_a_group_is_read_as_python_prints_it(members: list[str], nested: list[st
         expected += [f"KeyError: {text!r}" for text in nested]
     assert reader.members == expected
     assert reader.text == f"{group}: ValueError: {members[0]}"
+
+
+LOST = "rueda.errors.PeerLostError: 'x' cannot complete: rank 1 (vm, pid 7) failed: ValueError: bad"
+
+
+def own_text_of(error: BaseException, margin: str = "") -> list[str]:
+    """What Python prints for an exception, each line after ``margin``."""
+    return [margin + line for line in "".join(traceback.format_exception(error)).splitlines()]
+
+
+@given(
+    st.lists(st.sampled_from([ValueError, OSError, KeyError]), min_size=1, max_size=9),
+    st.booleans(),
+)
+def test_a_consequence_stays_one_whatever_traceback_its_text_quotes(
+    quoted: list[type[Exception]], is_wrapped: bool
+) -> None:
+    """The frames of a quoted traceback do not begin another one; only a header in the first column does."""
+    written = [*HEAD.splitlines(), LOST]
+    for kind in quoted:
+        written += own_text_of(raised(kind("no row")))[1:]  # its header ends another line
+    if is_wrapped:
+        during = "During handling of the above exception, another exception occurred:"
+        written += ["", during, "", *HEAD.splitlines(), "RuntimeError: stopped"]
+    reader = read("\n".join(written))
+    assert reader.is_consequence
+    assert reader.exceptions[0] == LOST
+    assert reader.text == ("RuntimeError: stopped" if is_wrapped else LOST)
+    assert not read("\n".join([*written, HEAD + "KeyError: 3"])).is_consequence
+
+
+@given(st.lists(texts, min_size=1, max_size=4))
+def test_an_exception_that_quotes_its_causes_is_read_to_the_end(chain: list[str]) -> None:
+    """As torch's DataLoader does: "Original Traceback" and all that the worker process would have printed."""
+    error: BaseException | None = None
+    for text in chain:
+        error = raised(ValueError(text), error)
+    assert error is not None
+    first = HEAD + "ValueError: Caught ValueError in DataLoader worker process 0."
+    quoted = "\n".join(own_text_of(error)).replace("Traceback", "Original Traceback", 1)
+    reader = read(f"{first}\n{quoted}\n\n")
+    assert reader.text == f"ValueError: {chain[-1]}"
+    assert not reader.is_consequence
+
+
+QUOTING = [
+    "Original Traceback (most recent call last):",
+    '  File "fetch.py", line 52, in fetch',
+    "    data = self.dataset[i]",
+    "ValueError: cannot parse row 3",
+]
+
+
+@pytest.mark.skipif(ExceptionGroup is None, reason="Python 3.11 brought groups")
+@given(st.lists(st.booleans(), min_size=1, max_size=5))
+def test_members_of_a_group_that_quote_a_traceback(are_lost: list[bool]) -> None:
+    kinds = {True: type("PeerLostError", (Exception,), {}), False: RuntimeError}
+    members = [
+        raised(kinds[is_lost]("\n".join(["rank 1 failed: ValueError", *QUOTING])))
+        for is_lost in are_lost
+    ]
+    reader = read("\n".join(own_text_of(raised(ExceptionGroup("outer", members)))))
+    assert len(reader.members) == len(members)
+    for is_lost, member in zip(are_lost, reader.members, strict=True):
+        assert ("PeerLostError" in member) == is_lost
+        assert (member == QUOTING[-1]) == (not is_lost)
+    assert reader.is_consequence == all(are_lost)

@@ -178,6 +178,41 @@ def test_abort_tells_the_others_why() -> None:
     )
 
 
+def test_what_the_others_are_told_is_one_line() -> None:
+    """Lines of its own would look like the traceback of the rank that prints it."""
+    check(
+        """
+        import numpy as np, rueda
+        quoted = 'caught\\nTraceback (most recent call last):\\n  File "row.py", line 3\\nKeyError: 3\\n'
+        def fail():
+            raise ValueError(quoted)
+        def abort():
+            rueda.abort("no name\\n  no date \\udce9\\n")
+        def told(of):
+            rueda.init()
+            try:
+                if rueda.rank() == 1:
+                    of()
+                rueda.allreduce(np.ones(1), name="next")
+            except rueda.PeerLostError as error:
+                assert rueda.rank() != 1 and len(str(error).splitlines()) == 1, error
+                return str(error)
+            except ValueError as error:
+                rueda.lifecycle.tell_failure(error)
+            except rueda.NotInitializedError:
+                pass
+            finally:
+                rueda.shutdown()
+            return ""
+        text = told(fail)
+        assert not text or 'failed: KeyError: 3 (the end of: ValueError: caught |' in text, text
+        text = told(abort)
+        assert not text or text.endswith("failed: no name | no date \\\\udce9"), text
+        """,
+        2,
+    )
+
+
 def test_init_twice_and_again() -> None:
     check(
         """

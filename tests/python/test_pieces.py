@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from launching import environment
 from rueda import _native, dtypes, errors, handles
 from rueda.adapter import Refusal
-from rueda.lifecycle import describe
+from rueda.error_texts import describe, in_one_line
 from rueda.numpy_arrays import NumpyAdapter
 from rueda.operations import ReduceOp
 
@@ -178,7 +178,36 @@ def test_handles_remember_their_result() -> None:
 def test_exceptions_are_described(text: str, kind: type[BaseException]) -> None:
     described = describe(kind, kind(text))
     assert described.startswith(kind.__name__)
-    assert str(kind(text)) in described
+    assert len(described.splitlines()) == 1
+    for line in str(kind(text)).splitlines():
+        assert line.strip() in described
+
+
+quoted_lines = st.lists(st.text(st.characters(codec="ascii", exclude_characters="^~")))
+
+
+@given(st.text(), quoted_lines)
+def test_an_exception_that_ends_with_a_traceback_begins_with_its_cause(
+    before: str, lines: list[str]
+) -> None:
+    marks = "    ~~~~^^^^^^"
+    quoted = ["Original Traceback (most recent call last):", *lines, marks]
+    text = "\n".join([before, *quoted, "ValueError: cannot parse row 3", ""])
+    described = describe(RuntimeError, RuntimeError(text))
+    assert described.startswith("ValueError: cannot parse row 3 (the end of: RuntimeError: ")
+    assert len(described.splitlines()) == 1
+    assert marks.strip() not in described or marks.strip() in before
+    position = 0
+    for line in "\n".join(lines).splitlines():
+        position = described.index(line.strip(), position) + len(line.strip())
+
+
+@given(st.text(st.characters(), max_size=30))
+def test_what_others_are_told_is_one_line_of_utf_8(text: str) -> None:
+    line = in_one_line(text)
+    line.encode()
+    assert len(line.splitlines()) <= 1
+    assert in_one_line(line) == line
 
 
 def test_broken_exceptions_are_described() -> None:

@@ -25,6 +25,7 @@ from rueda.engines.given import (
 from rueda.engines.network import options_at
 from rueda.engines.pickling import pickled
 from rueda.engines.ranks import failed_by_itself, noted
+from rueda.error_texts import describe
 from rueda.errors import (
     InvalidArgumentError,
     PeerLostError,
@@ -280,7 +281,7 @@ def _stop(
     left = {w for f, w in zip(futures, workers, strict=True) if f.status not in _ENDED}
     if not left:
         return
-    cause = f"rueda.dask.run() has ended in the client: {lifecycle.describe(type(error), error)}"
+    cause = f"rueda.dask.run() has ended in the client: {describe(type(error), error)}"
     with contextlib.suppress(Exception):  # the error that is being raised counts
         # Runs outside the task threads, as in _end_meeting().
         client.run(
@@ -357,7 +358,7 @@ def _carried(error: Exception) -> Exception:
         str(carried)
     except Exception:
         carried = None
-    carried = carried or RuedaError(lifecycle.describe(type(error), error))
+    carried = carried or RuedaError(describe(type(error), error))
     return carried.with_traceback(error.__traceback__)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rueda.error_texts import describe
 from rueda.errors import RuedaError
-from rueda.lifecycle import describe
 
 __all__ = ["as_exception", "without_exit"]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import rueda.process_sets
 from rueda import _native
+from rueda.errors import InvalidArgumentError
 from rueda.horovod.exceptions import translated
 from rueda.horovod.forks import known_rank
 
@@ -101,22 +102,31 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """Adds a set after ``init()`` and returns it; every rank of the world must call this, members or not.
 
     ``HOROVOD_DYNAMIC_PROCESS_SETS`` need not be set. Raises ``ValueError`` on every rank if a set of the same ranks
-    exists.
+    exists, or if some rank gives a communicator, which only ``init(process_sets=[...])`` can add, or anything else.
 
     Example::
 
         >>> if hvd.size() > 1:
         ...     pair = hvd.add_process_set([0, 1])
     """
+    rueda.process_sets.require_arrival()
+    try:
+        process_set = _new_set(process_set)
+    except Exception as error:  # whatever the ranks' own __iter__ raises
+        rueda.process_sets.refuse_change("add_process_set()", error)
+    rueda.process_sets.add_process_set(process_set)
+    return process_set
+
+
+def _new_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
     if process_set.ranks is None:
-        raise NotImplementedError(
+        raise InvalidArgumentError(
             "a process set given as a communicator can be added by init(process_sets=[...]) only"
         )
     if process_set.ranks in (_native.ranks_of(each) for each in _native.process_set_ids()):
-        raise ValueError(f"there is a process set of these ranks already: {process_set}")
-    rueda.process_sets.add_process_set(process_set)
+        raise InvalidArgumentError(f"there is a process set of these ranks already: {process_set}")
     return process_set
 
 
@@ -129,7 +139,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         >>> hvd.remove_process_set(hvd.global_process_set)
         False
     """
-    if process_set.process_set_id in (None, 0):
+    is_set = isinstance(process_set, rueda.process_sets.ProcessSet)
+    if is_set and process_set.process_set_id in (None, 0):
         return False
     rueda.process_sets.remove_process_set(process_set)
     return True

@@ -9,9 +9,9 @@ from typing import Any
 
 import optuna
 
+from rueda.error_texts import describe
 from rueda.errors import MismatchError, ShutdownError, error_in
 from rueda.failures import Failure, first_cause, report
-from rueda.lifecycle import describe
 from rueda.optuna.team import Team, leave
 from rueda.process_sets import ProcessSet
 

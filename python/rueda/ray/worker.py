@@ -12,6 +12,7 @@ from rueda import lifecycle, rendezvous
 from rueda.engines.exits import without_exit
 from rueda.engines.forming import Forming
 from rueda.engines.network import options_at
+from rueda.error_texts import describe
 from rueda.errors import PeerLostError, RuedaError, ShutdownError
 
 __all__ = ["Call", "Worker"]
@@ -86,7 +87,7 @@ class Worker:
         except BaseException as error:
             if not isinstance(error, PeerLostError | ShutdownError):
                 lifecycle.tell_failure(error)
-            self._failure = lifecycle.describe(type(error), error)
+            self._failure = describe(type(error), error)
             lifecycle.shutdown()
             raise
 

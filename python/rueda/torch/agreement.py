@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from rueda import lifecycle
+from rueda.error_texts import describe
 from rueda.errors import InvalidArgumentError, MismatchError, RuedaError
-from rueda.lifecycle import describe
 from rueda.objects import allgather_object
 from rueda.operations import Max
 from rueda.process_sets import ProcessSet, global_process_set

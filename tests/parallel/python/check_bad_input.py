@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import parallel
@@ -138,7 +138,6 @@ def check_what_is_no_process_set_or_group() -> None:
                 lambda wrong: rueda.broadcast_object(1, process_set=wrong),
                 rueda.barrier,
                 rueda.join,
-                rueda.remove_process_set,
             ):
                 with parallel.raises(
                     rueda.InvalidArgumentError, repr(wrong), "rueda.add_process_set()"
@@ -272,6 +271,50 @@ def check_ranks_of_a_new_set_differ() -> None:
         rueda.remove_process_set(rueda.global_process_set)
     with parallel.raises(rueda.InvalidArgumentError, "has not been added"):
         rueda.allreduce([1.0], process_set=rueda.ProcessSet([0]))
+    parallel.still_works()
+
+
+class Unlisted:
+    """Ranks that cannot be listed."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise KeyError("no ranks")
+
+
+def check_what_is_no_new_set() -> None:
+    """Every rank awaits the others in these calls, so that all get the error of one."""
+    wrong = ("ab", None, 5, [0.0, 1], [[0], [1]], np.ones(1), np.zeros((2, 2), int), ["0"], [2**40])
+    cases: list[tuple[object, str]] = [(bad, "ranks") for bad in wrong]
+    cases += [([10**5000], "ranks"), (Unlisted(), "no ranks")]
+    for bad, words in cases:
+        with parallel.raises(rueda.InvalidArgumentError, culprit(), "add_process_set()", words):
+            rueda.add_process_set(bad if last() else [0])  # type: ignore[arg-type]
+        parallel.still_works()
+    with parallel.raises(rueda.InvalidArgumentError, "add_process_set()", "'ab'"):
+        rueda.add_process_set("ab")  # type: ignore[arg-type]
+    for bad_list in ([0, 99], [0, 0], []):
+        with parallel.raises(rueda.MismatchError, "ranks", str(bad_list), "[0]"):
+            rueda.add_process_set(bad_list if last() else [0])
+    for good in (np.array([0, 1]), np.array([1, 0], np.int8), (0, 1), {0, 1}, range(2)):
+        both = rueda.add_process_set(good if last() else [0, 1])
+        assert both.ranks == [0, 1]
+        rueda.remove_process_set(both)
+    parallel.still_works()
+
+
+def check_what_is_no_set_to_remove() -> None:
+    first = rueda.add_process_set([0])
+    for bad in (None, 0, [0], "global", rueda.ProcessSet([0])):
+        with parallel.raises(
+            rueda.InvalidArgumentError, culprit(), "remove_process_set()", "rueda.add_process_set()"
+        ):
+            rueda.remove_process_set(bad if last() else first)  # type: ignore[arg-type]
+        parallel.still_works()
+    if first.included():
+        assert rueda.allreduce([1.0], process_set=first).tolist() == [1.0]
+    rueda.remove_process_set(first)
+    with parallel.raises(rueda.InvalidArgumentError, "has not been added"):
+        rueda.remove_process_set(first)
     parallel.still_works()
 
 

@@ -106,6 +106,38 @@ def check_objects() -> None:
     parallel.still_works()
 
 
+class Textless(Exception):
+    def __str__(self) -> str:
+        raise KeyError("no text")
+
+
+class Refusing:
+    """Raises an error of its own when it is pickled."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __reduce__(self) -> str:
+        raise self._error
+
+
+def check_errors_of_pickling_that_cannot_be_sent_as_they_are() -> None:
+    """Every rank gets them all the same, in one line."""
+    me, last = rueda.rank(), rueda.size() - 1
+    quoted = 'caught\nTraceback (most recent call last):\n  File "row.py", line 3\nKeyError: 3\n'
+    for error, words in (
+        (ValueError("caf\udce9"), "caf\\udce9"),
+        (Textless(), "Textless"),
+        (ValueError("no name\nno date"), "no name | no date"),
+        (ValueError(quoted), "KeyError: 3 (the end of: ValueError: caught |"),
+    ):
+        with parallel.raises(rueda.InvalidArgumentError, f"rank {last}", words):
+            rueda.broadcast_object(Refusing(error) if me == last else None, last, name="bad")
+        with parallel.raises(rueda.InvalidArgumentError, f"rank {last}", words):
+            rueda.allgather_object(Refusing(error) if me == last else 1, name="bad")
+        parallel.still_works()
+
+
 def check_objects_that_pickle_refuses() -> None:
     class Local:
         factor = 3

@@ -399,7 +399,7 @@ def check_process_sets() -> None:
     if n == 1:
         return
     most = hvd.add_process_set(range(n - 1))
-    with parallel.raises(ValueError, "already"):
+    with parallel.raises(HorovodInvalidArgumentError, "already"):
         hvd.add_process_set(range(n - 1))
     assert most.included() == (me < n - 1)
     if not most.included():
@@ -417,6 +417,35 @@ def check_process_sets() -> None:
         hvd.ProcessSet("0")
     with parallel.raises(ValueError, "list of ranks"):
         hvd.ProcessSet([0.5])
+
+
+# This method tells an mpi4py communicator from ranks.
+Communicator = type("Communicator", (), {"Get_rank": lambda _: 0})
+
+
+def check_bad_process_sets_of_one_rank() -> None:
+    """Every rank raises the error: the others await the rank that has made the mistake."""
+    n, me = hvd.size(), hvd.rank()
+    if n == 1:
+        return
+    last = me == n - 1
+    first = hvd.add_process_set([0])
+    for wrong, words in (
+        ("ab", "list of ranks"),
+        (None, "list of ranks"),
+        ([0.5], "list of ranks"),
+        (hvd.ProcessSet(Communicator()), "communicator"),
+        (Communicator(), "communicator"),
+        ([0], "already"),
+    ):
+        with parallel.raises(HorovodInvalidArgumentError, f"rank {n - 1}", words):
+            hvd.add_process_set(wrong if last else [1])
+        parallel.still_works()
+    for wrong in ("ab", [0]):
+        with parallel.raises(HorovodInvalidArgumentError, f"rank {n - 1}", "not a process set"):
+            hvd.remove_process_set(wrong if last else first)
+        parallel.still_works()
+    assert hvd.remove_process_set(first)
 
 
 def check_join() -> None:

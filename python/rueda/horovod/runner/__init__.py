@@ -24,11 +24,11 @@ from rueda.engines.given import (
 )
 from rueda.engines.pickling import pickled
 from rueda.engines.ranks import failed_by_itself
+from rueda.error_texts import describe
 from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.failures import Failure
 from rueda.horovod.alias import is_installed
 from rueda.horovod.runner.desk import DESK, Desk
-from rueda.lifecycle import describe
 
 __all__ = ["run"]
 

@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import Any
 
 from rueda.endpoints import endpoint_of
+from rueda.error_texts import describe
 from rueda.errors import InitializationError, RuedaError
 from rueda.failures import report
-from rueda.lifecycle import describe
 
 __all__ = ["DESK", "Desk", "deliver", "fetch", "take_address"]
 
