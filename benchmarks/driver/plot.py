@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
-from rueda.launcher.errors import LaunchError
+from rueda.launcher.figures import new_pyplot, save_plot
 
 from .report import Report
 from .sizes import format_size
 
 
-def check(path: Path) -> None:
-    """Raises LaunchError if the report cannot be plotted. Called before anything is measured."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise LaunchError("--plot needs matplotlib: pip install matplotlib")
-    if path.suffix not in {".svg", ".png", ".pdf"}:
-        raise LaunchError(f"--plot {path}: the name must end in .svg, .png or .pdf")
-
-
 def draw(report: Report, path: Path) -> None:
-    """Plots time, with its spread, and bus bandwidth over size, one line per contender."""
-    import matplotlib
+    """Plots time, with its spread, and bus bandwidth over size, one line per contender.
 
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "rueda"  # the same report gives the same file
-    from matplotlib import pyplot
-
+    Raises LaunchError if the file cannot be written.
+    """
+    pyplot = new_pyplot()
+    pyplot.rcParams["svg.hashsalt"] = "rueda"  # the same report gives the same file
     figure, axes = pyplot.subplots(1, 2, figsize=(13, 5.5), layout="constrained")
     for entry in report.entries:
         _line(report, entry.label, axes, bool(entry.contender.peer))
@@ -45,12 +35,7 @@ def draw(report: Report, path: Path) -> None:
     figure.suptitle(
         f"{plan.collective.name}, {plan.ranks} ranks, {plan.dtype}: {report.head['CPU']}"
     )
-    try:
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    except OSError as error:
-        raise LaunchError(f"cannot write '{path}': {error.strerror}") from error
-    finally:
-        pyplot.close(figure)
+    save_plot(figure, path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def _line(report: Report, label: str, axes: Any, is_peer: bool) -> None:

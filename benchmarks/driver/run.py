@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 from rueda.launcher.errors import LaunchError
+from rueda.launcher.figures import require_plot
 from rueda.launcher.job import suggestion
 from rueda.launcher.result_files import require_file, write_file
 
@@ -136,10 +137,10 @@ def _find_peers(request: Request) -> tuple[list[Contender], list[str]]:
 
 
 def _check_files(request: Request) -> None:
-    for option in ("json", "markdown", "plot"):
+    for option in ("json", "markdown"):
         require_file(f"--{option}", getattr(request, f"{option}_file"))
     if request.plot_file is not None:
-        plot.check(request.plot_file)
+        require_plot(request.plot_file)
 
 
 def _entries(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import LaunchError
+from ..figures import require_plot
 from ..job import check_command
 from ..ranges import FiniteRange, Seconds
 from ..sink import say
@@ -120,7 +121,8 @@ def _options(command: Any) -> Any:
                          help="The gap that counts as the same, in the metric's unit; by default the "
                               "difference between seeds of the reference."),
             click.option("--target-loss", "target", type=FiniteRange(), metavar="X",
-                         help="Reports time and bytes to this loss; by default the loss that the reference reaches."),
+                         help="Reports time and bytes to this loss; by default the reference's worst last loss, "
+                              "with a slack for rounding."),
             click.option("--confidence", default=0.95, show_default=True,
                          type=FiniteRange(0.5, 1, max_open=True), help="Confidence of all verdicts together."),
             click.option("--require", "required", default="quality", show_default=True,
@@ -162,12 +164,11 @@ def make_equiv_command() -> click.Command:
     @click.pass_context
     def equiv(context: click.Context, /, **values: Any) -> None:
         _needs_scipy()
-        from . import plot
-
         if values["plot"] is not None:
-            plot.check(values["plot"])
+            require_plot(values["plot"])
         plan = _plan(values)
         _check(plan, values["out"])
+        from . import plot
         from .comparison import compare
 
         with ExitStack() as stack:

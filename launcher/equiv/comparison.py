@@ -106,7 +106,7 @@ def compare(
     twins = {seed: outcomes[Planned(plan.reference, seed, True)].ranks for seed in seeds}
     measure = choose_measure(metric, margin, outcomes[Planned(plan.reference, 0)])
     baseline = Baseline(references, twins)
-    chosen = default_target(list(references.values())) if target is None else target
+    chosen = default_target(references, twins) if target is None else target
     alpha = (1 - confidence) / max(1, len(plan.candidates))
     rows = []
     for way in plan.candidates:

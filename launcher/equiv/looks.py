@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ..errors import LaunchError
+from ..result_files import write_file
 from .plan import Plan, Planned, Way
 
 __all__ = ["LOOKS_FILE", "note_looks", "read_looks"]
@@ -33,14 +33,7 @@ def note_looks(folder: Path, plan: Plan, question: str = "") -> Mapping[Way, int
         if look not in seen:
             seen.append(look)
         before[way] = seen.index(look)
-    beside = path.with_suffix(".new")
-    try:
-        beside.write_text(json.dumps(looks, indent=2) + "\n")
-        beside.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise LaunchError(f"cannot write '{path}': {error.strerror}") from error
+    write_file(path, json.dumps(looks, indent=2) + "\n")
     return before
 
 

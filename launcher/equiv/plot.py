@@ -10,22 +10,12 @@ from rueda.equivalence.distances import distances, same_layout, total
 from rueda.equivalence.judge import Run
 from rueda.equivalence.targets import losses, smooth
 
-from ..errors import LaunchError
-from ..figures import new_pyplot, require_matplotlib
-from ..result_files import require_file
+from ..figures import new_pyplot, save_plot
 from .comparison import Comparison
 from .plan import Planned, Way
 from .running import Outcome
 
-__all__ = ["check", "draw"]
-
-
-def check(path: Path) -> None:
-    """Raises LaunchError if the plot is impossible. Called before anything runs."""
-    require_matplotlib("--plot")
-    if path.suffix not in {".svg", ".png", ".pdf"}:
-        raise LaunchError(f"--plot {path}: the name must end in .svg, .png or .pdf")
-    require_file("--plot", path)
+__all__ = ["draw"]
 
 
 def draw(comparison: Comparison, outcomes: Mapping[Planned, Outcome], path: Path) -> None:
@@ -83,12 +73,7 @@ def draw(comparison: Comparison, outcomes: Mapping[Planned, Outcome], path: Path
         axis.set_xlabel("step")
         axis.grid(alpha=0.3)
         axis.legend(fontsize="small")
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise LaunchError(f"cannot write '{path}': {error.strerror}") from error
-    finally:
-        pyplot.close(figure)
+    save_plot(figure, path)
 
 
 def _runs(outcomes: Mapping[Planned, Outcome], first: Planned, seeds: int) -> list[Run]:

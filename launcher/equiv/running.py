@@ -21,6 +21,8 @@ from ..errors import LaunchError
 __all__ = ["OUTPUT_FILE", "Outcome", "problem_of", "run", "run_again"]
 
 OUTPUT_FILE = "output.txt"
+# Only a run that has ended well has it: ranks may fail after they have completed their records.
+_SUCCESS_FILE = "succeeded"
 # Seconds for ranks to end once they are told to, before they are killed.
 _GRACE = 10.0
 
@@ -65,7 +67,11 @@ def run(folder: Path, settings: RunSettings, timeout: float) -> Outcome:
     seconds = time.monotonic() - began
     if status:
         return Outcome((), f"it ended with exit code {status}{_last_line(folder)}", seconds)
-    return _read(folder, settings, seconds)
+    found = _read(folder, settings, seconds)
+    if not found.problem:
+        with contextlib.suppress(OSError):  # without it, this run is as good, but is made again
+            (folder / _SUCCESS_FILE).touch()
+    return found
 
 
 def _begin(folder: Path, settings: RunSettings) -> IO[bytes]:
@@ -81,7 +87,9 @@ def _begin(folder: Path, settings: RunSettings) -> IO[bytes]:
 
 
 def run_again(folder: Path, settings: RunSettings) -> Outcome | None:
-    """The outcome of an earlier run with the same settings; None if there is no complete one."""
+    """The outcome of an earlier run with the same settings; None unless it ended with exit code 0 and can be judged."""
+    if not (folder / _SUCCESS_FILE).exists():
+        return None
     try:
         if RunSettings.read(folder) != settings:
             return None

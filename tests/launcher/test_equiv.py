@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import io
 import json
 import re
 import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +44,7 @@ from rueda.launcher.equiv.command import exit_code, make_equiv_command
 from rueda.launcher.equiv.comparison import Comparison, compare
 from rueda.launcher.equiv.looks import LOOKS_FILE, note_looks
 from rueda.launcher.equiv.report import as_json, lines_of, print_report
-from rueda.launcher.equiv.running import OUTPUT_FILE, Outcome, problem_of, run
+from rueda.launcher.equiv.running import OUTPUT_FILE, Outcome, problem_of, run, run_again
 
 EQUIV = ["equiv", "--launch=--no-mpi --grace 0.5", "--json"]
 # Records a training of one number without torch, whose import takes a second.
@@ -193,7 +193,7 @@ def test_what_cannot_be_planned_is_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()
-    monkeypatch.setattr("rueda.launcher.equiv.plot.require_matplotlib", lambda _: None)
+    monkeypatch.setattr("rueda.launcher.figures.require_matplotlib", lambda _: None)
     ran = CliRunner().invoke(make_equiv_command(), [*flags, "python", "train.py"])
     assert ran.exit_code == 2
     (line,) = ran.output.splitlines()
@@ -543,6 +543,39 @@ def test_runs_that_are_there_are_not_run_again(
     ]
 
 
+@pytest.mark.parametrize(
+    ("end", "timeout", "problem"),
+    [
+        ("pass", 60, ""),
+        ("sys.exit('no luck')", 60, "it ended with exit code 1"),
+        ("time.sleep(60)", 5, "it did not end within"),
+    ],
+)
+def test_only_a_run_that_ended_well_is_not_run_again(
+    training: Callable[[str], list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    end: str,
+    timeout: float,
+    problem: str,
+) -> None:
+    """Its records may be complete all the same. Folders of earlier versions do not tell."""
+    monkeypatch.setenv("PYTHONPATH", launcher_environment().get("PYTHONPATH", ""))
+    command = (sys.executable, str(tmp_path / training(f"train()\n{end}")[1]))
+    folder, settings = tmp_path / "run", RunSettings(1, "sync", 0, command, ("--no-mpi",))
+    assert run_again(folder, settings) is None
+    first = run(folder, settings, timeout)
+    assert first.problem.startswith(problem)
+    assert bool(first.problem) is bool(problem)
+    again = run_again(folder, settings)
+    assert (again is None) is bool(problem)
+    if again is not None:
+        assert len(again.ranks[0].steps) == len(first.ranks[0].steps) == 5
+        assert run_again(folder, replace(settings, seed=1)) is None
+        (folder / "succeeded").unlink()
+        assert run_again(folder, settings) is None
+
+
 def test_variables_of_a_variant_reach_other_hosts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -572,17 +605,20 @@ def test_a_picture_that_cannot_be_written_leaves_the_report(
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()
     found = outcomes([Outcome((recorded(training_of(seed)),)) for seed in range(2)])
+    Path("x.svg").symlink_to("/dev/full")
     figure, pyplot = MagicMock(), MagicMock()
-    figure.savefig.side_effect = OSError(errno.ENOSPC, "No space left on device")
+    figure.savefig.side_effect = lambda file, **_: file.write(b"<svg/>")
     pyplot.subplots.return_value = (figure, [MagicMock() for _ in range(3)])
     monkeypatch.setattr("rueda.launcher.equiv.command._outcomes", lambda *_: found)
-    monkeypatch.setattr("rueda.launcher.equiv.plot.require_matplotlib", lambda _: None)
-    monkeypatch.setattr("rueda.launcher.equiv.plot.new_pyplot", lambda: pyplot)
+    monkeypatch.setattr("rueda.launcher.figures.require_matplotlib", lambda _: None)
+    for module in ("equiv.plot", "figures"):
+        monkeypatch.setattr(f"rueda.launcher.{module}.new_pyplot", lambda: pyplot)
     flags = ["--np", "2", "--seeds", "2", "--json", "--plot", "x.svg"]
     ran = CliRunner().invoke(make_equiv_command(), [*flags, "python", "train.py"])
     assert ran.exit_code == 2
     assert json.loads(ran.stdout)["schema"] == 1
     assert ran.stderr == "rueda: cannot write 'x.svg': No space left on device\n"
+    pyplot.close.assert_called_once_with(figure)
 
 
 def test_a_fault_in_a_training_with_torch_is_found(

@@ -23,7 +23,7 @@ from rueda.equivalence.measures import is_better_higher
 from rueda.equivalence.quality import judge_quality, spread_margin
 from rueda.equivalence.record_files import Layout, RankRecord, RecordError, Writer, read_rank
 from rueda.equivalence.rounding import MARGIN, judge_rounding, saturated
-from rueda.equivalence.targets import has_loss, losses, lost, reached, smooth
+from rueda.equivalence.targets import default_target, has_loss, losses, lost, reached, smooth
 
 EPS = 2.0**-23
 SEEDS = 5
@@ -586,3 +586,35 @@ def test_a_target_is_reached_in_the_first_step_that_is_at_it(
         assert smoothed[came.step - 1] <= target
         assert (smoothed[: came.step - 1] > target).all()
         assert (came.seconds, came.bytes) == (came.step * 0.5, came.step * 100)
+
+
+def falling(end: float, steps: int = 20) -> list[RankRecord]:
+    """A run whose loss falls to this."""
+    return [recorded(training(0, steps), list(np.linspace(end + 2, end, steps)))]
+
+
+@given(
+    st.floats(-1, 10),
+    st.sampled_from([0.0, 1e-7, 1e-4, 0.1]),
+    st.lists(st.floats(-1, 1), min_size=1, max_size=6),
+)
+def test_a_run_that_differs_by_rounding_reaches_the_default_target(
+    end: float, size: float, rounding: list[float]
+) -> None:
+    """Wherever it ends within the same rounding as the twins, with each seed."""
+    ends = {seed: end - seed for seed in range(len(rounding))}
+    references = {seed: falling(each) for seed, each in ends.items()}
+    effects = {seed: size * max(1, abs(end)) * each for seed, each in enumerate(rounding)}
+    twins = {seed: falling(each + effects[seed]) for seed, each in ends.items()}
+    target = default_target(references, twins)
+    largest = max(abs(effect) for effect in effects.values())
+    for each in ends.values():
+        assert reached(falling(each + largest), target) is not None
+    assert target - end <= 2 * largest + 1e-3 * abs(end) + 1e-9, "no worse training reaches it"
+    assert reached(falling(end + 3 * largest + 2e-3 * abs(end) + 1e-6), target) is None
+
+
+def test_what_diverged_is_no_default_target() -> None:
+    nan, good = falling(float("nan")), falling(1.0)
+    assert math.isnan(default_target({0: nan}, {0: good}))
+    assert default_target({0: good, 1: nan}, {0: nan, 1: good}) == pytest.approx(1.001)

@@ -18,7 +18,7 @@ import click
 from rueda.launcher.environment import without_identity
 from rueda.launcher.errors import LaunchError
 from rueda.launcher.mpirun import find_mpirun, inspect_mpirun
-from rueda.launcher.result_files import replace_file, require_file, write_file
+from rueda.launcher.result_files import require_file, write_file
 from rueda.launcher.temporary import require_temporary_files
 
 from ..continuation import require_same
@@ -174,7 +174,7 @@ def run(request: Request) -> int:
         for contender in [*contenders[first:], *contenders[:first]]:
             _measure_one(report, contender, request, cases)
         if request.add_file is not None:  # keeps the run even if this program is interrupted
-            replace_file(request.add_file, json.dumps(report.to_json()) + "\n")
+            write_file(request.add_file, json.dumps(report.to_json()) + "\n")
     _write(request, report)
     return 0
 

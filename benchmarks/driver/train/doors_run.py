@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rueda.launcher.result_files import replace_file, require_file, write_file
+from rueda.launcher.result_files import require_file, write_file
 
 from ..arena import Interrupted
 from ..continuation import require_same
@@ -61,7 +61,7 @@ def run_doors(
     is_right = not any(run["wrong"] for run in report["runs"])
     if add_file:
         report = merged(before, report)
-        replace_file(add_file, json.dumps(report, indent=2) + "\n")
+        write_file(add_file, json.dumps(report, indent=2) + "\n")
     if json_file:
         write_file(json_file, json.dumps(report, indent=2) + "\n")
     if markdown_file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,10 @@ __all__ = [
     "reached",
     "smooth",
 ]
+
+# The default target is above the worst last loss by so many times the effect of rounding, at least by this share.
+_ROUNDINGS = 2
+_LEAST_SLACK = 1e-3
 
 
 @dataclass(frozen=True)
@@ -116,13 +120,23 @@ def final_loss(run: Sequence[RankRecord]) -> float:
     return float(smooth(found)[-1]) if len(found) else float("nan")
 
 
-def default_target(references: Sequence[Sequence[RankRecord]]) -> float:
-    """What the reference has come to with every seed that did not diverge: the largest of their last losses.
+def default_target(
+    references: Mapping[int, Sequence[RankRecord]], twins: Mapping[int, Sequence[RankRecord]]
+) -> float:
+    """What a run like the reference reaches with every seed, by seed the reference's runs and their twins'.
 
-    NaN without any.
+    The largest last loss of the reference's runs that did not diverge, and a slack: a run that differs only by
+    rounding ends above that very loss as often as below. The slack is twice the most that rounding has changed a last
+    loss by, between any run and its twin, and at least a thousandth of the loss. NaN if all runs diverged.
     """
-    found = [final_loss(run) for run in references]
-    return max((loss for loss in found if np.isfinite(loss)), default=float("nan"))
+    last = {seed: final_loss(run) for seed, run in references.items()}
+    finite = [loss for loss in last.values() if np.isfinite(loss)]
+    if not finite:
+        return float("nan")
+    changes = [abs(final_loss(twin) - last[seed]) for seed, twin in twins.items()]
+    rounding = max((change for change in changes if np.isfinite(change)), default=0.0)
+    worst = max(finite)
+    return worst + max(_ROUNDINGS * rounding, _LEAST_SLACK * abs(worst))
 
 
 def reached(run: Sequence[RankRecord], target: float) -> Reached | None:
