@@ -14,7 +14,9 @@ from rueda.report.prediction import (
     Prediction,
     Workload,
     fit_bandwidth,
+    mean_size,
     predict,
+    steps_of_all,
     telling,
     workload_of,
 )
@@ -57,6 +59,7 @@ class Asked:
 class Report:
     """The report.
 
+    - ``ranks``: how many did the steps, in the mean, if steps are known; otherwise how many the run began with.
     - ``speedup``: over one rank, whose step takes ``one_rank`` seconds; ``one_rank_from`` says how this is known.
     - ``bounds``: by the bound s of stale synchronous parallel, the time of all steps relative to that with s = 0.
     """
@@ -66,6 +69,7 @@ class Report:
     workload: Workload | None
     links: Links | None
     per_host: int
+    ranks: float
     speedup: float | None
     one_rank: float | None
     one_rank_from: str
@@ -78,6 +82,11 @@ class Report:
     def training(self) -> npt.NDArray[np.float64]:
         """The COLUMNS of the training, in seconds, summed over all ranks."""
         return np.asarray(sum(each.training for each in self.splits))
+
+    @property
+    def efficiency(self) -> float | None:
+        """The speed-up by rank."""
+        return None if self.speedup is None else self.speedup / self.ranks
 
     def share(self, column: str) -> float:
         """A column's share of all ranks' training, from 0 to 1; of the whole run if no training was found."""
@@ -109,6 +118,7 @@ def assemble(folder: Path, asked: Asked) -> Report:
     links: Links | None = None
     predictions: list[Prediction] = []
     alone = speedup = None
+    ranks = float(header.size)
     why = "the mean of the ranks' own times in this run"
     if workload is None:
         notes.append(
@@ -119,18 +129,19 @@ def assemble(folder: Path, asked: Asked) -> Report:
         if asked.baseline is not None:
             why = f"the recording in '{asked.baseline.folder}'"
         alone = workload.alone if one_rank is None else one_rank
-        speedup = header.size * alone / workload.step
+        ranks = mean_size(splits, usual)
+        speedup = ranks * alone / workload.step
         otherwise = bool(asked.sizes) and any(each.sends_otherwise for each in splits)
         if has_operations or header.size == 1:
             links, predictions = _predict(
                 header, workload, per_host, one_rank, asked, otherwise, notes
             )
     own = _own_times(usual)
-    stragglers = find_stragglers(
-        [each.rank for each in usual],
-        own,
-        [float(sum(each.waited_in_steps[rank.rank] for each in splits)) for rank in usual],
-    )
+    waited = [float(sum(each.waited_in_steps[one.place] for each in splits)) for one in usual]
+    stragglers = [
+        replace(one, rank=usual[one.rank].rank, epoch=usual[one.rank].epoch)
+        for one in find_stragglers(range(len(usual)), own, waited)
+    ]
     bounds = {}
     if stragglers:
         base = time_with_bound(own, 0)
@@ -141,6 +152,7 @@ def assemble(folder: Path, asked: Asked) -> Report:
         workload,
         links,
         per_host,
+        ranks,
         speedup,
         alone,
         why,
@@ -152,9 +164,9 @@ def assemble(folder: Path, asked: Asked) -> Report:
 
 
 def _own_times(splits: Sequence[RankSplit]) -> npt.NDArray[np.float64]:
-    """An array (ranks, steps), without the training's warm-up steps."""
-    count = min(len(each.steps) for each in splits)
-    return np.stack([each.own[WARM_UP:count] for each in splits])
+    """An array (ranks, steps) of the steps that all have in common, without those that warm up."""
+    chosen = zip(splits, steps_of_all(splits), strict=True)
+    return np.stack([each.own[part][WARM_UP:] for each, part in chosen])
 
 
 def read_baseline(folder: Path) -> Baseline:
@@ -163,9 +175,10 @@ def read_baseline(folder: Path) -> Baseline:
         recordings, _ = read_folder(folder)
     except RecordingError as error:
         raise LaunchError(f"--baseline {folder}: {error}") from error
-    if recordings[0].header.size != 1:
+    ranks = max(each.header.size for each in recordings)
+    if ranks != 1:
         raise LaunchError(
-            f"--baseline {folder}: it is a recording of {recordings[0].header.size} ranks; give a recording of one rank"
+            f"--baseline {folder}: it is a recording of {ranks} ranks; give a recording of one rank"
         )
     workload = workload_of(split(recordings))
     if workload is None:
@@ -180,9 +193,11 @@ def _notes(splits: Sequence[RankSplit]) -> list[str]:
             "tensors were on GPUs: the parts are those of the CPU thread, which does not wait for the work that it "
             "enqueues; what a GPU waits for is not included"
         )
-    if max(each.worlds for each in splits) > 1:
+    notes += _who_came_and_went(splits)
+    if max(each.first_worlds for each in splits) > 1:
         notes.append(
-            "a new world was formed during the run: who was waited for afterwards is known only for ranks that stayed"
+            "rueda.init() formed another world during the run: who was waited for afterwards is known only for ranks "
+            "that stayed"
         )
     uncertainty = max(each.clock_uncertainty for each in splits)
     if uncertainty:
@@ -190,12 +205,12 @@ def _notes(splits: Sequence[RankSplit]) -> list[str]:
             f"the ranks' machines have different clocks, which were aligned by means of the operations themselves: "
             f"straggler wait and communication can be separated to about {1e3 * uncertainty:.2f} ms"
         )
-    usual = {each.rank for each in telling(splits)}
-    left_out = [each.rank for each in splits if each.rank not in usual]
+    usual = {each.place for each in telling(splits)}
+    left_out = [each.name for each in splits if each.place not in usual]
     if left_out:
         most = max(len(each.steps) for each in splits)
         notes.append(
-            f"{ranks_text(left_out)} recorded fewer than half of the {most} steps that others have, and "
+            f"{ranks_text(left_out)} recorded fewer than half of the {most} steps together with the others, and "
             f"{'is' if len(left_out) == 1 else 'are'} left out of the results that need steps: speed-up, "
             "predictions, stragglers"
         )
@@ -203,6 +218,22 @@ def _notes(splits: Sequence[RankSplit]) -> list[str]:
         notes.append(
             "no step was found, so the training is what lies between the first operation and the last: without a torch "
             "optimizer, call rueda.report.step() after each step"
+        )
+    return notes
+
+
+def _who_came_and_went(splits: Sequence[RankSplit]) -> list[str]:
+    """At most one sentence on all, as they came and went, and one on their names."""
+    came = [(each.presence.joined, "joined", each.name) for each in splits]
+    went = [(each.presence.left, "left or was lost", each.name) for each in splits]
+    known = sorted((at, what, name) for at, what, name in came + went if at is not None)
+    if not known:
+        return []
+    told = ", ".join(f"rank {name} {what} after {at:.2f} s" for at, what, name in known)
+    notes = [f"counted from when the first world was formed, {told}"]
+    if any(each.epoch for each in splits):
+        notes.append(
+            "a rank that joined is called by the rank that it had first, and by the number of the world that it joined"
         )
     return notes
 

@@ -45,15 +45,20 @@ _EPILOG = """
 \b
 --json prints one object; times are seconds:
   schema     1; increases only when a field changes its meaning or is removed
-  ranks, hosts, command
-  per_rank   of each: rank, host, wall; whole and training, each with
-             compute, communication, straggler, input, other; steps;
-             waited_for (by rank of the world); events (number
+  ranks, hosts (both at first), command
+  per_rank   of each: rank (its first), epoch (of the world in which it was
+             that: 0, or the one it joined), joined, left (since the first
+             world was formed; null: at first, with the others), host, wall;
+             whole and training, each with compute, communication, straggler,
+             input, other; steps; waited_for (by rank of the first world,
+             then those that joined, as in per_rank); events (number
              recorded); recording (time spent writing them)
   step, one_rank, speedup, efficiency
+  ranks_of_steps  how many ranks did the steps, in the mean
   links      gbit, latency_us, source; used for the predictions
   predictions  ranks, hosts, step, exposed, waits, speedup, efficiency
-  stragglers   rank, kind (permanent, transient), factor, share, waited_for
+  stragglers   rank, kind (permanent, transient), factor, share,
+               waited_for, epoch
   ssp          bound (null: none), time (of all steps, over that of bound 0)
   sentences, notes
 

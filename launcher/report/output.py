@@ -15,11 +15,21 @@ from ..terminal import print_table
 from .assembly import Report
 from .sentences import lines_of
 
-__all__ = ["HEADS", "as_json", "print_report", "rows_of"]
+__all__ = ["HEADS", "PREDICTED", "as_json", "predictions_of", "print_report", "rows_of"]
 
 # Column titles that fit 80 characters.
 _NARROW = ("compute", "exposed\ncommunication", "straggler\nwait", "input\nwait", "other")
 HEADS = ("compute", "exposed communication", "straggler wait", "input wait", "other")
+# Column titles of the predictions.
+PREDICTED = (
+    "ranks",
+    "hosts",
+    "step, ms",
+    "exposed, ms",
+    "waits, ms",
+    "speed-up",
+    "efficiency",
+)
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -36,35 +46,33 @@ def print_report(report: Report, console: Console) -> None:
         print_table(console, table)
     if report.predictions:
         table = Table(title="Predicted, each rank with the data that it has", title_justify="left")
-        for head in (
-            "ranks",
-            "hosts",
-            "step, ms",
-            "exposed, ms",
-            "waits, ms",
-            "speed-up",
-            "efficiency",
-        ):
+        for head in PREDICTED:
             table.add_column(head, justify="right")
-        for one in report.predictions:
-            table.add_row(
-                f"{one.ranks:,}",
-                f"{one.hosts:,}",
-                f"{1e3 * one.step:.1f}",
-                f"{1e3 * one.exposed:.1f}",
-                f"{1e3 * one.waits:.1f}",
-                f"{one.speedup:.1f}",
-                f"{one.efficiency:.0%}",
-            )
+        for cells in predictions_of(report):
+            table.add_row(*cells)
         print_table(console, table)
     for line in lines_of(report):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+def predictions_of(report: Report) -> Iterator[Sequence[str]]:
+    """One row per prediction, under PREDICTED."""
+    for one in report.predictions:
+        yield (
+            f"{one.ranks:,}",
+            f"{one.hosts:,}",
+            f"{1e3 * one.step:.1f}",
+            f"{1e3 * one.exposed:.1f}",
+            f"{1e3 * one.waits:.1f}",
+            f"{one.speedup:.1f}",
+            f"{one.efficiency:.0%}",
+        )
+
+
 def rows_of(report: Report, key: str) -> Iterator[Sequence[str]]:
     """One row per rank, and one for all if there are several."""
     for each in report.splits:
-        yield _cells(str(each.rank), getattr(each, key))
+        yield _cells(each.name, getattr(each, key))
     if len(report.splits) > 1:
         sums = sum(getattr(each, key) for each in report.splits)
         yield _cells("mean", np.asarray(sums) / len(report.splits))
@@ -81,6 +89,9 @@ def as_json(report: Report) -> object:
     def rank(each: RankSplit) -> dict[str, object]:
         return {
             "rank": each.rank,
+            "epoch": each.epoch,
+            "joined": each.presence.joined,
+            "left": each.presence.left,
             "host": each.host,
             "wall": each.wall,
             "whole": dict(zip(COLUMNS, each.whole.tolist(), strict=True)),
@@ -102,7 +113,8 @@ def as_json(report: Report) -> object:
             "step": None if workload is None else workload.step,
             "one_rank": report.one_rank,
             "speedup": report.speedup,
-            "efficiency": None if report.speedup is None else report.speedup / report.header.size,
+            "ranks_of_steps": None if workload is None else report.ranks,
+            "efficiency": report.efficiency,
             "links": None if report.links is None else dataclasses.asdict(report.links),
             "predictions": [dataclasses.asdict(one) for one in report.predictions],
             "stragglers": [dataclasses.asdict(one) for one in report.stragglers],

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from rueda.report.prediction import telling
+from rueda.report.prediction import steps_of_all, telling
 from rueda.report.split import COLUMNS, WARM_UP
 
 from ..figures import new_pyplot
 from .assembly import Report
-from .output import HEADS, rows_of
+from .output import HEADS, PREDICTED, predictions_of, rows_of
 from .sentences import lines_of
 
 __all__ = ["page_of"]
@@ -53,7 +53,7 @@ def page_of(report: Report) -> str:
     if report.predictions:
         parts.append("<h2>Predicted</h2>")
         parts.append(_svg(lambda figure: _draw_prediction(report, figure), 11, 4))
-        parts.append(_predictions(report))
+        parts.append(_table(PREDICTED, list(predictions_of(report))))
     return "\n".join([*parts, "</body></html>\n"])
 
 
@@ -63,21 +63,6 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
     return f"<table><tr>{head}</tr>{body}</table>"
-
-
-def _predictions(report: Report) -> str:
-    rows = [
-        (
-            f"{one.ranks:,}",
-            f"{one.hosts:,}",
-            f"{1e3 * one.step:.1f}",
-            f"{1e3 * one.exposed:.1f}",
-            f"{one.speedup:.1f}",
-            f"{one.efficiency:.0%}",
-        )
-        for one in report.predictions
-    ]
-    return _table(("ranks", "hosts", "step, ms", "exposed, ms", "speed-up", "efficiency"), rows)
 
 
 def _svg(draw: Callable[[Any], None], width: float, height: float) -> str:
@@ -94,7 +79,7 @@ def _svg(draw: Callable[[Any], None], width: float, height: float) -> str:
 
 def _draw_parts(report: Report, figure: Any) -> None:
     axis = figure.subplots()
-    names = [f"rank {each.rank}" for each in report.splits]
+    names = [f"rank {each.name}" for each in report.splits]
     left = np.zeros(len(names))
     for column, (head, color) in enumerate(zip(HEADS, _COLORS, strict=True)):
         widths = np.array([each.training[column] for each in report.splits])
@@ -108,7 +93,8 @@ def _draw_parts(report: Report, figure: Any) -> None:
 def _draw_steps(report: Report, figure: Any) -> None:
     left, right = figure.subplots(1, 2)
     for each in report.splits:
-        left.plot(*_thinned(1e3 * each.own), label=f"rank {each.rank}", linewidth=1)
+        number, own = _thinned(1e3 * each.own)
+        left.plot(number + each.first_step, own, label=f"rank {each.name}", linewidth=1)
     usual = [1e3 * each.own[WARM_UP:] for each in report.splits]
     left.set_ylim(0, 1.05 * max(map(_highest, usual), default=1))
     left.set_ylabel("own time of a step, ms")
@@ -116,8 +102,8 @@ def _draw_steps(report: Report, figure: Any) -> None:
     if len(report.splits) <= 16:
         left.legend(frameon=False)
     usual_ranks = telling(report.splits)
-    count = min(len(each.steps) for each in usual_ranks)
-    mean = np.mean([each.steps[:count] for each in usual_ranks], 0)
+    chosen = zip(usual_ranks, steps_of_all(usual_ranks), strict=True)
+    mean = np.mean([each.steps[part] for each, part in chosen], 0)
     curves = [_thinned(1e3 * mean[:, column]) for column in range(len(COLUMNS))]
     right.set_ylim(0, 1.05 * _highest(1e3 * mean[WARM_UP:].sum(1)))
     right.stackplot(curves[0][0], [y for _, y in curves], colors=_COLORS, labels=HEADS)
@@ -143,10 +129,9 @@ def _draw_prediction(report: Report, figure: Any) -> None:
     left.loglog(ranks, ranks, "k:", label="ideal")
     left.loglog(ranks, [one.speedup for one in report.predictions], "o-", label="predicted")
     right.semilogx(ranks, [100 * one.efficiency for one in report.predictions], "o-")
-    if report.speedup is not None and report.header.size > 1:
-        left.loglog([report.header.size], [report.speedup], "s", color="#d55e00", label="this run")
-        efficiency = 100 * report.speedup / report.header.size
-        right.semilogx([report.header.size], [efficiency], "s", color="#d55e00")
+    if report.speedup is not None and report.efficiency is not None and report.ranks > 1:
+        left.loglog([report.ranks], [report.speedup], "s", color="#d55e00", label="this run")
+        right.semilogx([report.ranks], [100 * report.efficiency], "s", color="#d55e00")
     left.set_ylabel("speed-up over one rank")
     right.set_ylabel("efficiency, %")
     right.set_ylim(0)

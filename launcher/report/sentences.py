@@ -30,12 +30,14 @@ def lines_of(report: Report) -> Iterator[str]:
 def _speed(report: Report) -> Iterator[str]:
     if report.speedup is None or report.workload is None or report.one_rank is None:
         return
-    ranks = report.header.size
+    ranks = report.ranks
+    who = f"On average, {ranks:.2f} ranks"
+    if ranks == round(ranks):
+        who = f"{ranks:.0f} {'rank' if ranks == 1 else 'ranks'}"
     yield (
         f"A step took {_ms(report.workload.step)}; one rank alone takes {_ms(report.one_rank)} "
         f"({report.one_rank_from}). "
-        f"{ranks} {'rank' if ranks == 1 else 'ranks'} did {report.speedup:.2f} times the work of one: efficiency "
-        f"{report.speedup / ranks:.0%}."
+        f"{who} did {report.speedup:.2f} times the work of one: efficiency {report.efficiency:.0%}."
     )
     if report.links is not None and report.predictions:
         links = report.links
@@ -49,11 +51,11 @@ def _straggler(one: Straggler) -> str:
     waited = f"The others waited {one.waited_for:.2f} s for it." if one.waited_for >= 0.005 else ""
     if one.kind == "permanent":
         return (
-            f"Rank {one.rank} is permanently slow: its steps take {one.factor:.2f} times the others', and "
+            f"Rank {one.name} is permanently slow: its steps take {one.factor:.2f} times the others', and "
             f"{one.share:.0%} of them are slower than theirs. {waited}"
         ).rstrip()
     return (
-        f"Rank {one.rank} is slow now and then: in {one.share:.0%} of its steps, {one.factor:.1f} times as long as "
+        f"Rank {one.name} is slow now and then: in {one.share:.0%} of its steps, {one.factor:.1f} times as long as "
         f"usual. {waited}"
     ).rstrip()
 
@@ -63,7 +65,7 @@ def _tolerance(report: Report) -> Iterator[str]:
     told = ", ".join(f"s={bound:g} {ratio:.2f}" for bound, ratio in report.bounds.items() if bound)
     gain = 1 - min(ratio for bound, ratio in report.bounds.items() if bound != float("inf"))
     if permanent:
-        ranks = " and ".join(str(one.rank) for one in permanent)
+        ranks = " and ".join(one.name for one in permanent)
         yield (
             f"SSP gains nothing from a permanently slow rank: whatever the bound, the others end up waiting for rank "
             f"{ranks}. Give it less data, or another machine. (Times of all steps over those of BSP: {told}"

@@ -7,13 +7,18 @@ import json
 import os
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from recorded_times import MS, recording, row, two_ranks
+from recorded_times import MS, elastic_run, recording, row, two_ranks
 from rueda.launcher.report import make_report_command
+from rueda.launcher.report.assembly import Asked, assemble
+from rueda.launcher.report.output import PREDICTED
+from rueda.launcher.report.page import page_of
+from rueda.report.prediction import Prediction
 from rueda.report.recording_format import MAIN, NO_ALLREDUCE, Kind, file_of
 from rueda_command import LAUNCHER, launcher_environment
 
@@ -104,6 +109,59 @@ def test_of_a_killed_rank_the_rest_is_reported(rueda: Rueda, train: str) -> None
     assert any("recording of rank 1 is cut short" in note for note in found["notes"])
 
 
+# Rank 0 kills itself in its sixth step; all end ten steps after another has joined.
+COMES_AND_GOES = """
+import os, signal, time
+import numpy as np
+import rueda, rueda.elastic
+
+rueda.init()
+is_first = "RUEDA_JOINER" not in os.environ and rueda.rank() == 0
+since = 0
+for step in rueda.elastic.steps(3000):
+    with step:
+        if is_first and step.number == 5:
+            for _ in range(2048):  # as many rows are written at once
+                with rueda.report.input():
+                    pass
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.02)
+        joined = rueda.allreduce(np.array(["RUEDA_JOINER" in os.environ], np.int32), "joined", rueda.Max)
+        rueda.report.step()
+    since += int(joined[0]) if step.lost is None else 0
+    if since == 10:
+        break
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_of_a_job_in_which_a_rank_is_replaced_all_are_reported(
+    rueda: Rueda, tmp_path: Path, ranks: int
+) -> None:
+    (tmp_path / "elastic.py").write_text(COMES_AND_GOES)
+    launch = f"--launch=--min-np 1 --max-np {ranks}"
+    flags = ["-np", str(ranks), "--out", "kept", "--json", "--predict", "0"]
+    ran = rueda("report", launch, *flags, "python3", "elastic.py")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    check_sums(found)
+    *first, joined = found["per_rank"]
+    assert [each["rank"] for each in first] == list(range(ranks))
+    assert [each["epoch"] for each in first] == [0] * ranks
+    assert [each["joined"] for each in first] == [None] * ranks
+    assert [each["left"] is None for each in first] == [False, *[True] * (ranks - 1)]
+    assert (joined["rank"], joined["left"]) == (ranks - 1, None)
+    assert 0 < first[0]["left"] < joined["joined"]
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {
+        f"rank{ranks - 1}.epoch{joined['epoch']}.report",
+        *(f"rank{rank}.report" for rank in range(ranks)),
+    }
+    (note,) = (note for note in found["notes"] if "joined after" in note)
+    assert "rank 0 left or was lost after" in note
+    assert f"rank {ranks - 1} (world {joined['epoch']}) joined after" in note
+    assert all(len(each["waited_for"]) == ranks + 1 for each in found["per_rank"])
+
+
 def test_a_full_disk_ends_the_recording_and_not_the_training(rueda: Rueda, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (70_000, 70_000))\n"
@@ -165,6 +223,19 @@ def test_what_lost_ranks_have_left_is_told_beside_the_steps_of_the_others(tmp_pa
     assert not any("fewer than four" in note for note in notes)
 
 
+def test_what_a_lost_rank_did_not_do_is_not_in_the_speed_up(tmp_path: Path) -> None:
+    elastic_run(tmp_path, lost=2, joins=20)
+    found = json.loads(report(tmp_path, "--json", "--predict", "0").stdout)
+    assert (found["ranks"], found["ranks_of_steps"]) == (2, 1)
+    assert found["efficiency"] == found["speedup"] == pytest.approx(60 / 65)
+    assert any("1 rank did 0.92 times the work" in line for line in found["sentences"])
+    elastic_run(tmp_path, lost=11, joins=20)
+    file_of(tmp_path, 1).unlink()
+    found = json.loads(report(tmp_path, "--json", "--predict", "0").stdout)
+    says = "On average, 1.47 ranks did 1.36 times the work of one: efficiency 93%."
+    assert any(says in line for line in found["sentences"])
+
+
 def test_what_no_step_is_predicted_from_is_not_told_of(tmp_path: Path) -> None:
     other = [row(Kind.SUBMIT, at * MS, at * MS, 8, 32, MAIN | NO_ALLREDUCE) for at in (1055, 1155)]
     for rank, one in enumerate(two_ranks(tmp_path)):
@@ -202,6 +273,23 @@ def test_a_baseline_is_what_speed_up_is_relative_to(tmp_path: Path) -> None:
     ran = report(*flags, tmp_path / "two", tmp_path / "two")
     assert ran.exit_code == 2
     assert "give a recording of one rank" in ran.output
+
+
+def test_the_page_has_all_that_the_terminal_tells_of_predictions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_ranks(tmp_path)
+    found = replace(
+        assemble(tmp_path, Asked()),
+        predictions=[Prediction(1234, 617, 0.5, 0.0771, 0.0882, 1000.0, 0.81)],
+    )
+    monkeypatch.setattr("rueda.launcher.report.page._svg", lambda *_: "")
+    page = page_of(found)
+    for cell in ("1,234", "617", "500.0", "77.1", "88.2", "1000.0", "81%"):
+        assert f"<td>{cell}</td>" in page
+    heads = "".join(f"<th>{head}</th>" for head in PREDICTED)
+    assert f"<tr>{heads}</tr>" in page
+    assert "<th>waits, ms</th>" in heads
 
 
 @pytest.mark.skipif(

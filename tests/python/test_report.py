@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recorded_times import MS, recording, row, two_ranks
+from recorded_times import MS, elastic_run, header, recording, row, two_ranks, world
 from rueda.launcher.report.assembly import Asked, assemble
 from rueda.report.clocks import Operations, offset_between
 from rueda.report.intervals import inside, intervals, paint, union
@@ -26,6 +27,7 @@ from rueda.report.prediction import (
     tensor_list,
     workload_of,
 )
+from rueda.report.recorder import Recorder, put_aside
 from rueda.report.recording_format import (
     EVAL,
     MAIN,
@@ -411,6 +413,151 @@ def test_tensors_are_told_as_the_simulator_takes_them():
     assert tensor_list([400, 400, 1, 6]) == "2x400,4,8"
 
 
+# --- Ranks that come and go
+
+
+def test_of_a_job_in_which_ranks_come_and_go_all_are_reported(tmp_path):
+    elastic_run(tmp_path)
+    found, notes = read_folder(tmp_path)
+    assert notes == [
+        "the recording of rank 1 is cut short: its process was killed, or could not write any further"
+    ]
+    splits = split(found)
+    assert [each.name for each in splits] == ["0", "1", "1 (world 2)"]
+    for each in splits:
+        assert each.whole.sum() == pytest.approx(each.wall)
+    times = [(each.presence.joined, each.presence.left) for each in splits]
+    # 6 steps of 65 ms; 39 ms later the world begins to be formed anew. 2 more steps, and 40 ms until another joins.
+    assert times[0] == (None, None)
+    assert times[1] == (None, pytest.approx(0.429))
+    assert times[2] == (pytest.approx(0.6), None)
+
+
+def test_who_joined_is_waited_for_in_the_world_that_it_joined_alone(tmp_path):
+    first, lost, joined = split(elastic_run(tmp_path))
+    assert first.waited_for.tolist() == pytest.approx([0, 0, 12 * 0.02])
+    assert first.training[STRAGGLER] == pytest.approx(12 * 0.02)
+    assert lost.waited_for.tolist() == joined.waited_for.tolist() == [0, 0, 0]
+    (straggler,) = assemble(tmp_path, Asked()).stragglers
+    assert straggler.name == "1 (world 2)"
+    assert straggler.factor == pytest.approx(80 / 60)
+
+
+def test_who_joined_is_beside_the_others_whatever_its_clock(tmp_path):
+    """Of the one that recorded first and was lost nobody knows by how much the clock differs."""
+    first, lost, joined = elastic_run(tmp_path)
+    shift = 3_600_000 * MS
+    for each in (first, joined):
+        rows = each.rows.copy()
+        rows["begin"] += shift
+        rows["end"] += shift
+        host = replace(each.header, clock="there" if each is first else "elsewhere")
+        file_of(tmp_path, host.rank, host.epoch).write_bytes(host.line() + rows.tobytes())
+    found = split([lost, *read_folder(tmp_path)[0][::2]])
+    assert found[1].waited_for.tolist() == pytest.approx([0, 0, 12 * 0.02], abs=1e-6)
+
+
+def test_speed_up_is_of_the_ranks_that_there_were(tmp_path):
+    """Those that the one has in common that joined: 11 of the 19 with a beginning."""
+    elastic_run(tmp_path)
+    splits = split(read_folder(tmp_path)[0])
+    assert [each.name for each in telling(splits)] == ["0", "1 (world 2)"]
+    assert [(each.first_step, len(each.steps)) for each in splits] == [(1, 19), (1, 5), (9, 11)]
+    found = assemble(tmp_path, Asked())
+    assert found.ranks == 2
+    assert found.efficiency == pytest.approx(70 / 85)
+
+
+def test_a_lost_rank_adds_nothing_to_the_speed_up(tmp_path):
+    elastic_run(tmp_path, lost=3, joins=20)
+    found = assemble(tmp_path, Asked())
+    # Of 17 steps that count none was done by two.
+    assert found.ranks == 1
+    assert found.efficiency == pytest.approx(found.speedup)
+    elastic_run(tmp_path, lost=11, joins=20)
+    assert assemble(tmp_path, Asked()).ranks == 2, "of the steps that both did"
+    file_of(tmp_path, 1).unlink()
+    found = assemble(tmp_path, Asked())
+    assert found.ranks == pytest.approx(1 + 8 / 17), "its recording was not gathered"
+
+
+def test_a_rank_that_is_left_out_adds_nothing_and_one_not_gathered_does(tmp_path):
+    two_ranks(tmp_path)
+    shortened(tmp_path, 1, 2)
+    assert assemble(tmp_path, Asked()).ranks == 1
+    file_of(tmp_path, 1).unlink()
+    assert assemble(tmp_path, Asked()).ranks == 2
+
+
+def test_who_joins_later_does_not_hide_the_steps_of_the_others(tmp_path):
+    elastic_run(tmp_path, joins=15)
+    splits = split(read_folder(tmp_path)[0])
+    assert [each.name for each in telling(splits)] == ["0"]
+    workload = workload_of(telling(splits))
+    assert workload is not None
+    assert len(workload.own) == 17
+
+
+MEETING = "RUEDA_RENDEZVOUS_STORE"
+
+
+def test_ranks_that_are_started_to_join_are_of_the_same_run(tmp_path, monkeypatch):
+    for name in ("MASTER_PORT", "SLURM_JOB_ID", "RUEDA_RENDEZVOUS", MEETING):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(MEETING, "tcp:a:1")
+    joined = Recorder(tmp_path).run()
+    monkeypatch.setenv("RUEDA_RENDEZVOUS", "tcp:a:1")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")  # not on other hosts
+    assert Recorder(tmp_path).run() == joined != ""
+    monkeypatch.setenv(MEETING, "tcp:a:2")
+    assert Recorder(tmp_path).run() != joined
+
+
+def begin(folder, **named):
+    recorder = Recorder(folder)
+    recorder.enter_world(time.monotonic_ns(), header(**named))
+    recorder.end()
+
+
+def test_who_joins_leaves_the_recordings_of_its_run_where_they_are(tmp_path):
+    for rank in (0, 1):
+        begin(tmp_path, rank=rank)
+    begin(tmp_path, rank=1, epoch=2)
+    begin(tmp_path, rank=0, size=3, epoch=4)
+    names = {"rank0.report", "rank0.epoch4.report", "rank1.report", "rank1.epoch2.report"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    assert len(read_folder(tmp_path)[0]) == 4
+    begin(tmp_path, rank=0, size=1)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "rank0.report",
+        *(name.replace("report", "previous") for name in names),
+    }
+    put_aside(tmp_path)
+    assert not list(tmp_path.glob("*.report"))
+
+
+def test_on_a_host_without_rank_0_a_rank_puts_aside_what_joined_as_it(tmp_path):
+    begin(tmp_path, rank=1, epoch=2)
+    begin(tmp_path, rank=2, size=3, epoch=2)
+    begin(tmp_path, rank=1)
+    names = {"rank1.report", "rank1.epoch2.previous", "rank2.epoch2.report"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_whose_first_world_was_formed_again_is_matched_by_its_number(tmp_path):
+    """Both, by a second rueda.init(): what is handed in in the second is waited for there."""
+    made = []
+    for rank, late in ((0, 0), (1, 30)):
+        rows = [row(Kind.BEGIN, 0), world(MS, 2), row(Kind.SUBMIT, 2 * MS, key=7)]
+        rows += [row(Kind.WAIT, 2 * MS, 3 * MS, 7), world(10 * MS, 2)]
+        ready = (20 + late) * MS
+        rows += [row(Kind.SUBMIT, ready, key=7), row(Kind.WAIT, ready, 51 * MS, 7)]
+        made.append(recording([*rows, row(Kind.END, 60 * MS)], tmp_path, rank=rank))
+    first, _ = split(made)
+    assert first.waited_for.tolist() == pytest.approx([0, 0.03])
+    assert first.first_worlds == 2
+
+
 # --- Bad input
 
 
@@ -423,7 +570,11 @@ def test_an_empty_folder_says_how_to_record(tmp_path):
 
 @pytest.mark.parametrize(
     ("second", "says"),
-    [({"size": 3}, "one of 3 ranks"), ({"run": "b"}, "different jobs")],
+    [
+        ({"size": 3}, "one of 3 ranks"),
+        ({"run": "b"}, "different jobs"),
+        ({"run": "b", "epoch": 1}, "different jobs"),
+    ],
 )
 def test_recordings_of_different_runs_are_refused(tmp_path, second, says):
     recording([row(Kind.BEGIN, 0)], tmp_path)
@@ -436,6 +587,10 @@ DAMAGED = {
     "ends before it begins": lambda rows: rows["end"].__setitem__(5, rows["begin"][5] - 1),
     "before the recording": lambda rows: rows["begin"].__setitem__(5, -1),
     "years later": lambda rows: rows["end"].__setitem__(5, rows["end"][5] + (1 << 58)),
+    "the first before there was a clock": lambda rows: rows["begin"].__setitem__(0, -(1 << 62)),
+    "a beginning that takes time": lambda rows: rows["end"].__setitem__(0, 1),
+    "no beginning": lambda rows: rows["kind"].__setitem__(0, Kind.END),
+    "an end after all": lambda rows: rows["end"].__setitem__(-1, 1 << 62),
     "a beginning after all": lambda rows: rows["begin"].__setitem__(0, rows["end"][-1] + 1),
 }
 
@@ -464,6 +619,7 @@ IMPOSSIBLE = {
     "command": (None, "train.py", [1]),
     "links": (None, -1, "x", 1e308, [["tcp", 1.0]], [["tcp", 1.0, "1"]], [[1, 1.0, 1.0]]),
     "options": (None, -1, [], {"ring_chunk": 1}),
+    "epoch": (None, -1, "1", 1 << 40),
 }
 
 
@@ -478,6 +634,15 @@ def test_a_head_that_cannot_be_is_told_and_the_rest_is_read(tmp_path, name, valu
     found, notes = read_folder(tmp_path)
     assert [each.header.rank for each in found] == [0]
     assert f"rank1.report' is damaged: its head has an impossible '{name}'" in notes[0]
+
+
+def test_of_two_files_of_the_same_rank_one_is_named_and_left_out(tmp_path):
+    first, _ = two_ranks(tmp_path)
+    file_of(tmp_path, 1).write_bytes(file_of(tmp_path, 0).read_bytes())
+    found, notes = read_folder(tmp_path)
+    assert [each.header for each in found] == [first.header]
+    says = f"'{tmp_path}/rank1.report' is left out: it says that it is the recording of rank 0, as does rank0.report"
+    assert notes == [says, "there is no recording of rank 1: the report is about the rest"]
 
 
 def test_links_and_options_are_read_as_they_were_written(tmp_path):

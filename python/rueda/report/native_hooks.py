@@ -214,12 +214,13 @@ class _Hooks:
             began = now()
             result = original(*arguments, **named)
             if is_new:
-                self._recorder.enter_world(began, self._header())
+                epoch = 0 if original.__name__ == "init" else int(result[0])
+                self._recorder.enter_world(began, self._header(epoch))
             return result
 
         return enter
 
-    def _header(self) -> Header:
+    def _header(self, epoch: int) -> Header:
         options = _native.options()
         links = [
             (kind, latency, rate)
@@ -239,6 +240,7 @@ class _Hooks:
             sys.argv[:],
             links,
             {name: options[name] for name in _OPTIONS if name in options},
+            epoch,
         )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from rueda.report.membership import Presence
 from rueda.report.split import RankSplit, Submission, skipped_of
 
 __all__ = [
@@ -25,7 +26,9 @@ __all__ = [
     "Workload",
     "expected_longest",
     "fit_bandwidth",
+    "mean_size",
     "predict",
+    "steps_of_all",
     "telling",
     "tensor_list",
     "workload_of",
@@ -35,6 +38,7 @@ __all__ = [
 FEWEST = 4
 # Below this share of a step, exposed communication says nothing of links.
 _TELLING = 0.01
+_EVER = 1 << 62  # steps
 Seconds = npt.NDArray[np.float64]
 # Arguments of the simulator, to the seconds that a step takes.
 Simulate = Callable[[Sequence[str]], float]
@@ -95,23 +99,54 @@ class Prediction:
 
 
 def telling(splits: Sequence[RankSplit]) -> list[RankSplit]:
-    """Those with at least half as many steps as the one that has most: others would hide nearly all of theirs.
+    """Those that have in common at least half as many steps as the one that has most.
 
-    Such as that of a rank that was lost early.
+    Others would hide nearly all of theirs, such as a rank that was lost early or joined late.
     """
     most = max(len(each.steps) for each in splits)
-    return [each for each in splits if 2 * len(each.steps) >= most]
+    begin, end = -_EVER, _EVER
+    chosen = set()
+    for each in sorted(splits, key=lambda each: -len(each.steps)):
+        first = max(begin, each.first_step)
+        last = min(end, each.first_step + len(each.steps))
+        if 2 * (last - first) >= most:
+            begin, end = first, last
+            chosen.add(each.place)
+    return [each for each in splits if each.place in chosen]
+
+
+def steps_of_all(splits: Sequence[RankSplit]) -> list[slice]:
+    """Of each of those chosen: which of its steps all have in common."""
+    begin = max(each.first_step for each in splits)
+    end = min(each.first_step + len(each.steps) for each in splits)
+    return [slice(begin - each.first_step, max(begin, end) - each.first_step) for each in splits]
+
+
+def mean_size(splits: Sequence[RankSplit], counted: Sequence[RankSplit]) -> float:
+    """How many ranks the world had in the steps that the workload of ``counted`` is of, in the mean.
+
+    Others in ``splits`` are subtracted if they were there all the time: they did few of these steps. When one joined or
+    left, the world had more or fewer ranks from then on; and one whose recording is missing counts.
+    """
+    common = steps_of_all(counted)
+    skipped = skipped_of(common[0].stop - common[0].start)
+    sizes = [each.sizes[part][skipped:] for each, part in zip(counted, common, strict=True)]
+    places = {each.place for each in counted}
+    stayed = [each for each in splits if each.presence == Presence() and each.place not in places]
+    return max(1.0, float(np.mean(np.concatenate(sizes))) - len(stayed))
 
 
 def workload_of(splits: Sequence[RankSplit]) -> Workload | None:
     """By the steps that all of them have; None where these are too few."""
-    count = min(len(each.steps) for each in splits)
+    common = steps_of_all(splits)
+    count = common[0].stop - common[0].start
     if count < FEWEST:
         return None
     skipped = skipped_of(count)
-    own = np.stack([each.own[skipped:count] for each in splits])
-    steps = np.stack([each.steps[skipped:count] for each in splits])
-    handed_in = [each.submissions[skipped:count] for each in splits]
+    chosen = list(zip(splits, common, strict=True))
+    own = np.stack([each.own[part][skipped:] for each, part in chosen])
+    steps = np.stack([each.steps[part][skipped:] for each, part in chosen])
+    handed_in = [each.submissions[part][skipped:] for each, part in chosen]
     ends = _ends_of_rounds(handed_in[0])
     begins = np.concatenate([[0], ends[:-1] + 1])
     used = int(ends[-1]) + 1

@@ -23,7 +23,9 @@ _BUFFER = 1 << 16
 _INTERVAL = 1_000_000_000
 # Of one rank's file: two million rows. What comes after is not recorded, and the report says so.
 _LIMIT = 64 << 20
-# What tells one run's ranks from another's, whoever has started them.
+# Where the ranks of `rueda run` meet: the same for those that are started later to join, and on all hosts.
+_MEETING = "RUEDA_RENDEZVOUS_STORE"
+# What tells one run's ranks from another's, whoever else has started them.
 _RUN_VARIABLES = (
     "RUEDA_RENDEZVOUS",
     "PMIX_NAMESPACE",
@@ -94,7 +96,8 @@ class Recorder:
         self._depth = 0
         if self._file is None and not self._over:
             self._open(header)
-        self.add(Kind.WORLD, began, now(), size=header.size, key=header.rank)
+        size = header.size | header.epoch << 32
+        self.add(Kind.WORLD, began, now(), size=size, key=header.rank)
 
     def end(self) -> None:
         """Of the process: nothing is recorded any more."""
@@ -109,15 +112,16 @@ class Recorder:
 
     def run(self) -> str:
         """What tells this run from others; "" where nothing does."""
-        told = [f"{name}={os.environ[name]}" for name in _RUN_VARIABLES if name in os.environ]
+        names = (_MEETING,) if os.environ.get(_MEETING) else _RUN_VARIABLES
+        told = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
         return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16] if told else ""
 
     def _open(self, header: Header) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            if header.rank == 0:
-                put_aside(self._folder, header.size)
-            path = file_of(self._folder, header.rank)
+            path = file_of(self._folder, header.rank, header.epoch)
+            if not header.epoch:  # or files may be of this run
+                put_aside(self._folder, header.rank, header.size)
             _put_aside(path)
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             _write(self._file, header.line())
@@ -165,11 +169,18 @@ class Recorder:
         self._rows.clear()
 
 
-def put_aside(folder: Path, first: int = 0) -> None:
-    """What an earlier run has left, of this rank and those after it. Raises OSError."""
+def put_aside(folder: Path, rank: int = 0, size: int = 0) -> None:
+    """What an earlier run has left that a rank of so many replaces: its own, and rank 0 what none of them replaces.
+
+    Without arguments all of it. No process has joined this run yet. Raises OSError.
+    """
     for path in folder.iterdir():
-        match = re.fullmatch(r"rank(\d+)\.report", path.name)
-        if match and int(match[1]) >= first:
+        match = re.fullmatch(r"rank(\d+)(\.epoch\d+)?\.report", path.name)
+        if not match:
+            continue
+        is_own = int(match[1]) == rank
+        is_nobodys = bool(match[2]) or int(match[1]) >= size
+        if is_own or (rank == 0 and is_nobodys):
             _put_aside(path)
 
 

@@ -1,4 +1,4 @@
-"""The file in which a rank leaves its recording: ``rankR.report``.
+"""The file in which a rank leaves its recording: ``rankR.report``, or ``rankR.epochE.report`` if it joined a job.
 
 A line of JSON, the header, then rows of 32 bytes as things happen: what, a key, bytes, and from when to when, in
 nanoseconds of the monotonic clock. A file that was cut short is read up to its last whole row.
@@ -32,6 +32,8 @@ __all__ = [
     "RecordingError",
     "Rows",
     "file_of",
+    "rank_name",
+    "ranks_text",
     "read_folder",
     "read_recording",
 ]
@@ -41,6 +43,7 @@ ROW = struct.Struct("<BBHIqqq")  # kind, flags, reserved, key, bytes, begin, end
 Rows = npt.NDArray[np.void]
 # Nanoseconds by which a row may be written after one that ended later: a thread may be stopped on its way.
 _OUT_OF_ORDER = 3_600_000_000_000
+_LATEST = 1 << 60  # 36 years after a host was started: a later time is damage
 _TYPE = np.dtype(
     [
         ("kind", "u1"),
@@ -53,6 +56,7 @@ _TYPE = np.dtype(
     ]
 )
 _MOST_RANKS = (1 << 20) - 1  # a larger world is damage
+_MOST_WORLDS = (1 << 31) - 1  # as is a later one
 # Flags.
 MAIN = 1  # in the thread that trains
 EVAL = 2  # input for no training: gradients are off
@@ -71,7 +75,7 @@ class Kind(IntEnum):
     INPUT = 4  # the training thread waits for the next batch
     STEP = 5  # an optimizer has stepped
     MARK = 6  # rueda.report.step()
-    WORLD = 7  # a world was formed: bytes is its size
+    WORLD = 7  # a world was formed: bytes is its size, and from bit 32 on its epoch
     OWN = 8  # the recorder itself was at work
     PULL = 9  # the training thread waits for a table that waits until others have come as far
     END = 10  # of the process
@@ -85,7 +89,11 @@ class RecordingError(Exception):
 
 @dataclass(frozen=True)
 class Header:
-    """Who has recorded. ``clock``: ranks where it is the same share a monotonic clock; ``run``: "" where unknown."""
+    """Who has recorded, as of its first world.
+
+    - ``clock``: ranks where it is the same share a monotonic clock; ``run``: "" where unknown.
+    - ``epoch``: the number of that world: 0, or that of the world that the process joined.
+    """
 
     rank: int
     size: int
@@ -99,6 +107,7 @@ class Header:
     command: list[str]
     links: list[tuple[str, float, float]] = field(default_factory=list)  # kind, µs, Gbit/s
     options: dict[str, str] = field(default_factory=dict)
+    epoch: int = 0
 
     def line(self) -> bytes:
         """As it is written."""
@@ -118,9 +127,14 @@ class Recording:
         return self.rows[np.isin(self.rows["kind"], kinds)]
 
 
-def file_of(folder: Path, rank: int) -> Path:
-    """Where a rank's recording is."""
-    return folder / f"rank{rank}.report"
+def file_of(folder: Path, rank: int, epoch: int = 0) -> Path:
+    """Where the recording of a process is that was this rank first, in the world with this number."""
+    return folder / (f"rank{rank}.epoch{epoch}.report" if epoch else f"rank{rank}.report")
+
+
+def rank_name(rank: int, epoch: int) -> str:
+    """What a report calls the process that was this rank first, in the world with this number."""
+    return f"{rank} (world {epoch})" if epoch else str(rank)
 
 
 def read_recording(path: Path) -> Recording:
@@ -170,6 +184,7 @@ def _impossible_field(header: Header) -> str:
         "links": isinstance(header.links, list) and all(map(_is_link, header.links)),
         "options": isinstance(header.options, dict)
         and _is_list_of_texts(list(header.options.values())),
+        "epoch": _is_integer(header.epoch, 0, _MOST_WORLDS),
     }
     return next((name for name, is_possible in possible.items() if not is_possible), "")
 
@@ -197,13 +212,19 @@ def _is_link(value: object) -> bool:
 
 
 def _has_possible_times(table: Rows) -> bool:
-    """Rows begin after the recording does, and are written when they end: one hour out of their order at most."""
+    """The first row begins the recording. Others begin after it, and are written when they end.
+
+    That is one hour out of their order at most.
+    """
     begin, end = table["begin"], table["end"]
     if not len(table):
         return True
     later = np.minimum.accumulate(end[::-1])[::-1]
     return bool(
-        (begin <= end).all()
+        table["kind"][0] == Kind.BEGIN
+        and 0 <= begin[0] == end[0]
+        and (begin <= end).all()
+        and (end < _LATEST).all()
         and (begin >= begin[0]).all()
         and (end[:-1].astype(float) - later[1:] <= _OUT_OF_ORDER).all()
     )
@@ -223,13 +244,15 @@ def _calls_in_two(table: Rows) -> Rows:
 
 
 def read_folder(folder: Path) -> tuple[list[Recording], list[str]]:
-    """The recordings of one run by rank, and sentences on what is missing.
+    """The recordings of one run, by the world that they begin in and by rank, and sentences on what is missing.
 
     Raises:
         RecordingError: there is none that can be read, or they are of several runs.
     """
     try:
-        paths = sorted(p for p in folder.iterdir() if re.fullmatch(r"rank\d+\.report", p.name))
+        paths = sorted(
+            p for p in folder.iterdir() if re.fullmatch(r"rank\d+(\.epoch\d+)?\.report", p.name)
+        )
     except OSError as error:
         raise RecordingError(f"'{folder}' cannot be read: {error.strerror}") from error
     if not paths:
@@ -238,7 +261,7 @@ def read_folder(folder: Path) -> tuple[list[Recording], list[str]]:
             f"`rueda report -np N --out {folder} COMMAND`, or by RUEDA_REPORT={folder} in the environment of the ranks"
         )
     notes: list[str] = []
-    found: dict[int, Recording] = {}
+    found: dict[tuple[int, int], dict[Path, Recording]] = {}  # by epoch and rank, then by file
     for path in paths:
         try:
             recording = read_recording(path)
@@ -250,13 +273,14 @@ def read_folder(folder: Path) -> tuple[list[Recording], list[str]]:
                 f"'{path}' has nothing but its head: its process was killed, or could not write, in its first second"
             )
             continue
-        found[recording.header.rank] = recording
+        header = recording.header
+        found.setdefault((header.epoch, header.rank), {})[path] = recording
     if not found:
         raise RecordingError(f"no recording in '{folder}' can be read: {'; '.join(notes)}")
-    recordings = [found[rank] for rank in sorted(found)]
+    recordings = [_one_of(found[place], notes) for place in sorted(found)]
     _require_one_run(folder, recordings)
-    size = max(recording.header.size for recording in recordings)
-    missing = sorted(set(range(size)) - set(found))
+    size = max((each.header.size for each in recordings if not each.header.epoch), default=0)
+    missing = [rank for rank in range(size) if (0, rank) not in found]
     if missing:
         notes.append(
             f"there is no recording of {ranks_text(missing)}: the report is about the rest"
@@ -264,13 +288,27 @@ def read_folder(folder: Path) -> tuple[list[Recording], list[str]]:
     for recording in recordings:
         if not recording.is_whole:
             notes.append(
-                f"the recording of rank {recording.header.rank} is cut short: its process was killed, or could not "
-                "write any further"
+                f"the recording of rank {rank_name(recording.header.rank, recording.header.epoch)} is cut short: its "
+                "process was killed, or could not write any further"
             )
     return recordings, notes
 
 
-def ranks_text(ranks: Sequence[int]) -> str:
+def _one_of(files: dict[Path, Recording], notes: list[str]) -> Recording:
+    """Of those that say that they are of the same process, the one whose name says so too, or else the first."""
+    header = next(iter(files.values())).header
+    own = file_of(next(iter(files)).parent, header.rank, header.epoch)
+    chosen = own if own in files else min(files)
+    notes += [
+        f"'{path}' is left out: it says that it is the recording of rank "
+        f"{rank_name(header.rank, header.epoch)}, as does {chosen.name}"
+        for path in files
+        if path != chosen
+    ]
+    return files[chosen]
+
+
+def ranks_text(ranks: Sequence[int | str]) -> str:
     """As in: rank 1; ranks 1, 2 and 5."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
@@ -285,7 +323,9 @@ def _require_one_run(folder: Path, recordings: Sequence[Recording]) -> None:
         other = recording.header
         differs = None
         same_job = other.run == first.run != ""
-        if other.size != first.size and not (same_job and has_grown):
+        # One that joined has met the world as it was then.
+        is_alike = other.size == first.size or bool(other.epoch)
+        if not is_alike and not (same_job and has_grown):
             differs = f"rank {other.rank} was one of {other.size} ranks, rank {first.rank} one of {first.size}"
         elif other.run != first.run:
             differs = f"ranks {first.rank} and {other.rank} were started by different jobs"

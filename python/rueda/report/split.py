@@ -17,7 +17,24 @@ import numpy.typing as npt
 
 from rueda.report.clocks import SAME, Offset, Operations, matched, offset_between
 from rueda.report.intervals import NONE, Intervals, intervals, paint, union
-from rueda.report.recording_format import EVAL, MAIN, NO_ALLREDUCE, ON_GPU, Kind, Recording, Rows
+from rueda.report.membership import (
+    Presence,
+    first_steps,
+    presences,
+    sizes_at,
+    world_numbers,
+    worlds_of,
+)
+from rueda.report.recording_format import (
+    EVAL,
+    MAIN,
+    NO_ALLREDUCE,
+    ON_GPU,
+    Kind,
+    Recording,
+    Rows,
+    rank_name,
+)
 
 __all__ = ["COLUMNS", "WARM_UP", "RankSplit", "Submission", "skipped_of", "split"]
 
@@ -48,12 +65,19 @@ class RankSplit:
     """Of one rank, in seconds. ``whole`` and ``training``, from the first step to the last, have the COLUMNS.
 
     - ``steps``: (S, 5), the COLUMNS of each step that has a beginning.
-    - ``waited_for``: for each rank of the world, how long it was waited for; ``waited_in_steps``: in steps alone, after
-      those that warm up.
+    - ``rank``: that with which it began, in the world with the number ``epoch``: 0, or that which it joined.
+    - ``place``: its own in what was waited for: its rank, or one after all ranks of the first world.
+    - ``waited_for``: for each place, how long it was waited for; ``waited_in_steps``: in steps alone, after those that
+      warm up.
+    - ``first_step``: how many steps of the job there were before its own; ``sizes``: (S,), the ranks of its world in
+      each step.
     - ``events``: rows of the recording; ``recording``: seconds that writing them took.
     """
 
     rank: int
+    epoch: int
+    place: int
+    presence: Presence
     host: str
     wall: float
     whole: Seconds
@@ -66,8 +90,15 @@ class RankSplit:
     events: int
     recording: float
     uses_gpu: bool
-    worlds: int
+    first_worlds: int  # how many rueda.init() has formed
     sends_otherwise: bool  # in a step after those that warm up, than by allreduce
+    first_step: int
+    sizes: Times
+
+    @property
+    def name(self) -> str:
+        """Of the rank, which no other has."""
+        return rank_name(self.rank, self.epoch)
 
     @property
     def own(self) -> Seconds:
@@ -85,9 +116,29 @@ class _Waits:
     end: Times
 
 
+@dataclass(frozen=True)
+class _Places:
+    """``of``: of each recording, its place in what was waited for; ``size``: how many there are."""
+
+    of: Times
+    size: int
+
+
+@dataclass(frozen=True)
+class _Member:
+    """What a recording is among those of the same run."""
+
+    place: int
+    presence: Presence
+    first_step: int
+
+
 def split(recordings: Sequence[Recording]) -> list[RankSplit]:
-    """Of all ranks, in the order of the recordings."""
-    numbered = [_numbered(recording) for recording in recordings]
+    """Of all ranks, in the order of the recordings: first those of the first world, then as others joined."""
+    numbered = [
+        _numbered(recording, worlds)
+        for recording, worlds in zip(recordings, world_numbers(recordings), strict=True)
+    ]
     operations = [each[0] for each in numbered]
     offsets = _offsets(recordings, operations)
     last = matched(operations, offsets)
@@ -95,13 +146,15 @@ def split(recordings: Sequence[Recording]) -> list[RankSplit]:
     durations = np.concatenate([rows["end"] - rows["begin"] for rows in pulls])
     # What a table takes to answer when nobody is waited for.
     answer = int(np.percentile(durations, 10)) if len(durations) else 0
-    size = max(recording.header.size for recording in recordings)
-    ranks = [recording.header.rank for recording in recordings]
+    places = _places(recordings)
+    ends = [_steps(recording) for recording in recordings]
+    firsts = first_steps(recordings, ends)
+    present = presences(recordings)
     found = []
     for number, recording in enumerate(recordings):
         waits = numbered[number][1]
         lost: list[Intervals] = []
-        waited_for = np.zeros(max(size, max(ranks) + 1))
+        waited_for = np.zeros(places.size)
         waited_in_steps = np.zeros_like(waited_for)
         first, last_end = _after_warm_up(recording)
         for key in np.unique(waits.key):
@@ -115,28 +168,41 @@ def split(recordings: Sequence[Recording]) -> list[RankSplit]:
             begin, end = waits.begin[chosen], waits.end[chosen]
             until = np.where(who[index] == number, begin, np.clip(ours, begin, end))
             lost.append(intervals(begin, until))
-            blamed = np.array(ranks)[who[index]]
+            blamed = places.of[who[index]]
             within = np.clip(until, first, last_end) - np.clip(begin, first, last_end)
             np.add.at(waited_for, blamed, (until - begin) * 1e-9)
             np.add.at(waited_in_steps, blamed, within * 1e-9)
         pulled = pulls[number]
         lost.append(intervals(pulled["begin"], pulled["end"] - answer))
         waited = (waited_for, waited_in_steps)
-        found.append(
-            _split(recording, waits, np.concatenate(lost), waited, offsets[number].uncertainty)
-        )
+        member = _Member(int(places.of[number]), present[number], firsts[number])
+        uncertainty = offsets[number].uncertainty
+        found.append(_split(recording, member, waits, np.concatenate(lost), waited, uncertainty))
     return found
 
 
+def _places(recordings: Sequence[Recording]) -> _Places:
+    """Ranks of the first world have theirs there, recorded or not, and those that joined come after them."""
+    headers = [recording.header for recording in recordings]
+    size = max((each.size for each in headers if not each.epoch), default=0)
+    joined = np.cumsum([each.epoch > 0 for each in headers])
+    of = [
+        size + n - 1 if each.epoch else each.rank for each, n in zip(headers, joined, strict=True)
+    ]
+    return _Places(np.array(of), size + int(joined[-1]))
+
+
 def _offsets(recordings: Sequence[Recording], operations: Sequence[Operations]) -> list[Offset]:
-    """To the clock of the first: of each clock one, by that of its ranks whose operations tell it best.
+    """To the clock of the one with most operations: of each clock one, by that of its ranks that tell it best.
 
     Ranks with few operations tell little, however well these agree: such as one that was killed early.
     """
     clocks = [recording.header.clock for recording in recordings]
-    told: dict[str, list[Offset]] = {clocks[0]: [SAME]}
+    counts = [sum(map(len, each.submitted.values())) for each in operations]
+    base = counts.index(max(counts))
+    told: dict[str, list[Offset]] = {clocks[base]: [SAME]}
     for clock, own in zip(clocks, operations, strict=True):
-        offset = None if clock == clocks[0] else offset_between(operations[0], own)
+        offset = None if clock == clocks[base] else offset_between(operations[base], own)
         if offset:
             told.setdefault(clock, []).append(offset)
     found = {}
@@ -154,10 +220,9 @@ def _steps(recording: Recording) -> Times:
     return np.sort(rows["end"])
 
 
-def _numbered(recording: Recording) -> tuple[Operations, _Waits]:
-    """Submissions of a world by key, and the waits for them."""
+def _numbered(recording: Recording, worlds: Times) -> tuple[Operations, _Waits]:
+    """Submissions of a world by key, and the waits for them. ``worlds``: the number of each row's."""
     rows = recording.rows
-    worlds = np.cumsum(rows["kind"] == Kind.WORLD)
     keys = rows["key"].astype(np.int64) + (worlds << 32) * (rows["key"] > 0)
     is_submission = (rows["kind"] == Kind.SUBMIT) & (rows["key"] > 0)
     is_wait = (rows["kind"] == Kind.WAIT) & (rows["flags"] & MAIN > 0)
@@ -219,6 +284,7 @@ def _waits_in_cpp(heard: Times, steps: Times) -> Times:
 
 def _split(
     recording: Recording,
+    member: _Member,
     waits: _Waits,
     lost: Intervals,
     waited: tuple[Seconds, Seconds],
@@ -255,8 +321,12 @@ def _split(
     pieces = _columns(paint(begin, end, layers, edges))
     inner = pieces[1:-1] if len(edges) > 1 else np.zeros((0, len(COLUMNS)))
     submissions = _submissions(rows, communication, edges, waits)
+    count = len(inner) if len(steps) else 0
     return RankSplit(
         recording.header.rank,
+        recording.header.epoch,
+        member.place,
+        member.presence,
         recording.header.host,
         (end - begin) * 1e-9,
         pieces.sum(0),
@@ -268,8 +338,10 @@ def _split(
         len(rows),
         float((own["end"] - own["begin"])[own["kind"] == Kind.OWN].sum()) * 1e-9,
         bool((rows["flags"][rows["kind"] == Kind.SUBMIT] & ON_GPU).any()),
-        int((rows["kind"] == Kind.WORLD).sum()),
+        max((formed for formed, _ in worlds_of(recording)), default=1),
         _sends_otherwise(rows, edges),
+        member.first_step + len(steps) - count,
+        sizes_at(recording, steps[len(steps) - count :]),
     )
 
 

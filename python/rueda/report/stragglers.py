@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rueda.report.recording_format import rank_name
+
 __all__ = ["BOUNDS", "Straggler", "find_stragglers", "time_with_bound"]
 
 BOUNDS: tuple[float, ...] = (0, 1, 4, 16, float("inf"))
@@ -30,7 +32,7 @@ Seconds = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Straggler:
-    """``kind``: "permanent" or "transient".
+    """``kind``: "permanent" or "transient"; ``epoch``: of the world in which it was ``rank`` first.
 
     - ``factor``: of a permanent one its median step over the others'; otherwise its slow steps over its median.
     - ``share``: of its steps, that are slow.
@@ -42,6 +44,12 @@ class Straggler:
     factor: float
     share: float
     waited_for: float
+    epoch: int = 0
+
+    @property
+    def name(self) -> str:
+        """Of the rank, which no other has."""
+        return rank_name(self.rank, self.epoch)
 
 
 def find_stragglers(
