@@ -102,6 +102,7 @@ Call read_call(const ffi::CallFrame& frame) {
   call.op = static_cast<ReduceOp>(number_of(frame.attributes, "op"));
   call.root = number_of(frame.attributes, "root");
   call.process_set.id = number_of(frame.attributes, "process_set");
+  call.world = number_of(frame.attributes, "world");
   call.inputs = views_of(frame.arguments);
   call.outputs = views_of(frame.results);
   if (call.paths.size() != call.inputs.size() || call.outputs.size() != call.inputs.size()) {

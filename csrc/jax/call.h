@@ -10,18 +10,27 @@
 namespace rueda::jax {
 
 struct Call {
-  std::string kind;  // "allreduce", "allgather", "broadcast", "reduce_scatter", "alltoall"
+  // "allreduce", "reduce", "allgather", "broadcast", "reduce_scatter", "alltoall". A "reduce" is an
+  // allreduce whose result only the root keeps; the other ranks get zeros.
+  std::string kind;
   std::string name;
   std::vector<std::string> paths;  // of the tensors in their tree
   int tree = 0;                    // a hash of the paths
   ReduceOp op = ReduceOp::sum;
   int root = 0;
   ProcessSet process_set;
+  // If not 0: the world from which on the set has its number, as Python counts worlds.
+  int world = 0;
   std::vector<TensorView> inputs;
   std::vector<TensorView> outputs;
+  // Where this rank is in the set when the call begins, which is not known when it is traced.
+  std::size_t members = 0;
+  bool is_root = false;
 
   // Whether this is more than an array by itself.
   [[nodiscard]] bool is_tree() const { return paths.size() != 1 || !paths.front().empty(); }
+  // Whether ranks submit an allreduce, in which the tensors of a tree are one group.
+  [[nodiscard]] bool is_allreduce() const { return kind == "allreduce" || kind == "reduce"; }
 };
 
 // Throws InvalidArgumentError for requests that python/rueda/jax never makes.

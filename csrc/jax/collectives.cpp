@@ -1,5 +1,6 @@
 #include "jax/collectives.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <string>
@@ -13,6 +14,9 @@ namespace {
 
 // How many leaves of a tree an error lists; it counts the rest.
 constexpr std::size_t max_listed = 24;
+
+// The number of the world, set by Python.
+std::atomic<int> current_world{0};
 
 // Without elements. Ranks agree on shapes, and so on the trees.
 TensorView shape_of_tree(const Call& call) {
@@ -123,10 +127,39 @@ const Output& output_of(const Call& call, const Handle& handle) {
   }
 }
 
+[[noreturn]] void throw_traced_for(const Call& call, const std::string& what) {
+  throw InvalidArgumentError(str("'", call.name, "': the function was traced for ", what,
+                                 "; call jax.clear_caches(), so that it is traced again"));
+}
+
+// The parts that ranks get would have other sizes, and only some ranks could tell by theirs.
+void require_same_size(const Call& call) {
+  if (call.kind != "reduce_scatter") return;
+  for (const TensorView& input : call.inputs) {
+    const auto traced = static_cast<std::size_t>(input.shape.front());
+    if (traced == call.members) continue;
+    throw_traced_for(call, str(traced, " ranks, but the process set now has ", call.members));
+  }
+}
+
 }  // namespace
 
+void set_world(int number) {
+  current_world = number;
+}
+
+void locate(Call& call) {
+  if (call.world != 0 && call.world != current_world) {
+    throw_traced_for(call, "a process set of a world that has been left since");
+  }
+  const std::vector<int> ranks = ranks_of(call.process_set);
+  const int own = rank_in(call.process_set);
+  call.members = ranks.size();
+  call.is_root = own >= 0 && ranks.at(static_cast<std::size_t>(own)) == call.root;
+}
+
 bool is_compared_first(const Call& call) {
-  return call.is_tree() && call.kind != "allreduce";
+  return call.is_tree() && !call.is_allreduce();
 }
 
 Handle compare_trees(const Call& call) {
@@ -143,7 +176,7 @@ void require_same_tree(const Call& call, const Handle& compared) {
 }
 
 std::vector<Handle> submit(const Call& call) {
-  if (call.kind == "allreduce") return submit_allreduce(call);
+  if (call.is_allreduce()) return submit_allreduce(call);
   std::vector<Handle> handles;
   try {
     for (std::size_t i = 0; i < call.inputs.size(); ++i) {
@@ -157,9 +190,14 @@ std::vector<Handle> submit(const Call& call) {
 }
 
 void finish(const Call& call, const std::vector<Handle>& handles) {
-  for (std::size_t i = 0; i < handles.size(); ++i) {
-    const Output& output = output_of(call, handles[i]);
-    if (i == call.outputs.size() || !output.data) continue;
+  for (const Handle& handle : handles) static_cast<void>(output_of(call, handle));
+  require_same_size(call);
+  for (std::size_t i = 0; i < call.outputs.size(); ++i) {
+    const Output& output = handles[i].output();
+    if (call.kind == "reduce" && !call.is_root) {
+      std::memset(call.outputs[i].data, 0, call.outputs[i].bytes());
+    }
+    if (!output.data) continue;
     const TensorView& result = call.outputs[i];
     const TensorView given{nullptr, output.shape, result.dtype};
     Shape expected = result.shape;

@@ -7,6 +7,13 @@
 
 namespace rueda::jax {
 
+// Tells which world the process is in, as Python counts worlds; 0 once it has been left.
+void set_world(int number);
+
+// Notes the call's place in its process set, which the world in which the function was traced does
+// not tell. Throws InvalidArgumentError if the set's number is from a world that has been left.
+void locate(Call& call);
+
 // Whether ranks compare their trees before they submit the call. The tensors of an allreduce are
 // one group, which compares them on its own.
 [[nodiscard]] bool is_compared_first(const Call& call);

@@ -32,6 +32,7 @@ ffi::Future* begin(const ffi::CallFrame& frame) {
     throw InternalError("XLA did not create a future");
   }
   try {
+    locate(call);
     const bool compares = is_compared_first(call);
     std::vector<Handle> handles = compares ? std::vector{compare_trees(call)} : submit(call);
     completions.add({frame.api, created.future, std::move(call), std::move(handles), compares});
@@ -60,6 +61,11 @@ __attribute__((visibility("default"))) rueda::ffi::Error* rueda_jax_collective(
   } catch (const std::exception& error) {
     return jax::make_error(*frame->api, ErrorCode::internal, error.what());
   }
+}
+
+// Which world the process is in, for calls on process sets: see python/rueda/jax/library.py.
+__attribute__((visibility("default"))) void rueda_jax_set_world(int number) {
+  rueda::jax::set_world(number);
 }
 
 // Does nothing. For its purpose see python/rueda/jax/in_place.py.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import re
+import reprlib
 from collections.abc import Iterable
 
 from rueda.adapter import Refusal
@@ -18,14 +20,17 @@ __all__ = [
     "reduction_of",
     "root_of",
     "rows_of",
+    "same_text",
     "shown",
     "text_of",
     "whole_number",
+    "without_addresses",
 ]
 
 RANK_BITS = 32
 _PRIORITY_BITS = 32
 _ROW_BITS = 64
+_ADDRESS = re.compile("( at )?0x[0-9a-f]+")
 
 
 def fits(number: int, bits: int) -> bool:
@@ -124,6 +129,31 @@ def priority_of(priority: int) -> int:
     if not fits(number, _PRIORITY_BITS):
         raise Refusal(f"priority={shown(number)} has more than {_PRIORITY_BITS} bits")
     return number
+
+
+def without_addresses(text: str) -> str:
+    """What ``repr()`` returned, without the addresses of functions and objects, which differ between processes."""
+    return _ADDRESS.sub("", text)
+
+
+@reprlib.recursive_repr()
+def same_text(value: object) -> str:
+    """``repr(value)`` to be compared between ranks: without addresses, and with the elements of sets in order.
+
+    Also within lists, tuples and dictionaries; of other classes the text is their own.
+    """
+    if type(value) in (str, bytes):  # which may have what looks like an address
+        return repr(value)
+    if isinstance(value, set | frozenset) and type(value) in (set, frozenset):
+        return f"{type(value).__name__}({{{', '.join(sorted(map(same_text, value)))}}})"
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        elements = ", ".join(map(same_text, value))
+        if type(value) is list:
+            return f"[{elements}]"
+        return f"({elements},)" if len(value) == 1 else f"({elements})"
+    if isinstance(value, dict) and type(value) is dict:
+        return f"{{{', '.join(f'{same_text(k)}: {same_text(v)}' for k, v in value.items())}}}"
+    return without_addresses(repr(value))
 
 
 def shown(value: object) -> str:

@@ -6,8 +6,10 @@ all of which must call; by default all ranks. A function with ``_async`` returns
 a trailing underscore means in place. If ranks disagree or one of them cannot take part, every rank raises the same
 error.
 
-Do not resize an array, or give it other memory, before asking for its handle's result. Otherwise that raises
+Do not give an array another shape before asking for its handle's result. Otherwise that raises
 :class:`rueda.InvalidArgumentError`, on this rank only, as no other can know; the others' results are correct.
+NumPy refuses to resize an array that a handle holds, except by ``array.resize(..., refcheck=False)``: that frees memory
+which the operation goes on using, so the process may crash, or other arrays get wrong values without an error.
 """
 
 from __future__ import annotations

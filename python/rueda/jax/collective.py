@@ -17,6 +17,7 @@ from rueda import _native, dtypes
 from rueda.adapter import Refusal
 from rueda.errors import InvalidArgumentError, MismatchError, RuedaError, UnsupportedError
 from rueda.jax.in_place import Kind, Spec, in_place_p, register_lowering
+from rueda.lifecycle import first_world_number
 from rueda.operations import ReduceOp
 from rueda.process_sets import ProcessSet, global_process_set, number_of
 from rueda.submission import part_name, refuse
@@ -37,7 +38,7 @@ def run(spec: Spec, tensors: Sequence[Any]) -> list[Any]:
 
 
 def _shape_of_result(spec: Spec, shape: tuple[int, ...]) -> tuple[int, ...]:
-    if spec.kind in (Kind.ALLREDUCE, Kind.BROADCAST):
+    if spec.is_allreduce or spec.kind == Kind.BROADCAST:
         return shape
     if spec.kind == Kind.ALLGATHER:
         return (spec.size * shape[0], *shape[1:]) if shape else (spec.size,)
@@ -65,12 +66,21 @@ def _now(*tensors: Any, spec: Spec) -> list[Any]:
     except (InvalidArgumentError, UnsupportedError) as error:
         unsupported = isinstance(error, UnsupportedError)
         raise refused(spec, len(tensors), Refusal(str(error), unsupported)) from None
-    arrays = [np.asarray(tensor) for tensor in tensors]
+    try:
+        arrays = [np.asarray(tensor) for tensor in tensors]
+    except (
+        Exception
+    ) as error:  # such as of arrays that were deleted or donated, or whose computation has failed
+        refusal = Refusal(f"an array cannot be used: {type(error).__name__}: {error}")
+        raise refused(spec, len(tensors), refusal) from error
     process_set = _set_of(spec)
     found = _tree_now if spec.is_tree else _array_now
+    computed = found(spec, arrays, process_set)
+    if spec.kind == Kind.REDUCE and process_set.ranks[process_set.rank()] != spec.root:
+        computed = [np.zeros_like(array) for array in computed]
     return [
         jnp.asarray(_of_shape(spec, array, result.shape))
-        for array, result in zip(found(spec, arrays, process_set), results, strict=True)
+        for array, result in zip(computed, results, strict=True)
     ]
 
 
@@ -92,7 +102,7 @@ def _tree_now(spec: Spec, arrays: Sequence[Any], process_set: ProcessSet) -> lis
     """Ranks compare shapes, and with that of an array without elements their trees."""
     name, op = spec.name or None, ReduceOp(spec.op)
     tree = np.empty((0, spec.tree), np.uint8)
-    if spec.kind == Kind.ALLREDUCE:
+    if spec.is_allreduce:
         try:
             group = [*arrays, tree]
             return rueda.grouped_allreduce(group, name, op, process_set=process_set)[:-1]
@@ -143,7 +153,7 @@ def _trees_differ(spec: Spec, error: MismatchError) -> MismatchError:
 
 def refused(spec: Spec, count: int, refusal: Refusal) -> Exception:
     """The error of a collective of ``count`` arrays in which this rank cannot take part, which all ranks get."""
-    is_group = spec.is_tree and spec.kind == Kind.ALLREDUCE
+    is_group = spec.is_tree and spec.is_allreduce
     name = spec.name or None
     if spec.is_tree and not is_group:
         name = name and f"{name}.tree"
@@ -156,7 +166,7 @@ def refused(spec: Spec, count: int, refusal: Refusal) -> Exception:
 
 def _one_now(spec: Spec, array: Any, name: str | None, process_set: ProcessSet) -> Any:
     """As it is compiled: with the number of blocks as a dimension, so that ranks compare all others."""
-    if spec.kind == Kind.ALLREDUCE:
+    if spec.is_allreduce:
         return rueda.allreduce(array, name, ReduceOp(spec.op), process_set=process_set)
     if spec.kind == Kind.BROADCAST:
         return rueda.broadcast(array, spec.root, name, process_set)
@@ -171,6 +181,11 @@ def _one_now(spec: Spec, array: Any, name: str | None, process_set: ProcessSet) 
 def _set_of(spec: Spec) -> ProcessSet:
     if spec.process_set == number_of(global_process_set):
         return global_process_set
+    if spec.world != first_world_number():
+        raise InvalidArgumentError(
+            f"'{spec.name}': the function was traced for a process set of a world that has been left since; trace it "
+            "again, with a set of the present one"
+        )
     process_set = ProcessSet(_native.ranks_of(spec.process_set))
     process_set.process_set_id = spec.process_set
     return process_set
@@ -188,7 +203,7 @@ def _compiled(*tensors: Any, spec: Spec) -> list[Any]:
 
 def _memory_of(spec: Spec, tensor: Any) -> Any:
     """With a block for each rank where there are blocks; what is gathered lies in the first."""
-    if spec.kind in (Kind.ALLREDUCE, Kind.BROADCAST):
+    if spec.is_allreduce or spec.kind == Kind.BROADCAST:
         return tensor
     if spec.kind == Kind.ALLGATHER:
         others = [(0, spec.size - 1), *((0, 0) for _ in tensor.shape)]

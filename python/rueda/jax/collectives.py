@@ -15,6 +15,7 @@ from rueda.errors import InvalidArgumentError
 from rueda.jax import derivatives as _derivatives  # noqa: F401 - gives the primitive its derivatives
 from rueda.jax.collective import refused, run
 from rueda.jax.in_place import Kind, Spec
+from rueda.lifecycle import first_world_number
 from rueda.operations import Average, ReduceOp, Sum
 from rueda.process_sets import (
     ProcessSet,
@@ -154,12 +155,16 @@ def _on_tree(
     if name is None and is_traced:
         text = f"jax.{kind}.{next(_numbers)}"
     paths = "".join(jax.tree_util.keystr(path).replace("\n", " ") + "\n" for path, _ in found)
-    spec = Spec(kind, text, paths, int(number), root, number_of(process_set), size)
+    of_set = number_of(process_set)
+    world = first_world_number() if of_set else 0
+    spec = Spec(kind, text, paths, int(number), root, of_set, size, world)
     try:
         tensors = [jnp.asarray(leaf) for _, leaf in found]
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # of any library's arrays, or of a number that no dtype holds
         if is_traced:
             raise
-        raise refused(spec, len(found), Refusal(str(error), unsupported=True)) from error
+        unsupported = isinstance(error, TypeError | ValueError)
+        text = f"{type(error).__name__}: {error}"
+        raise refused(spec, len(found), Refusal(text, unsupported)) from error
     results = run(spec, tensors)
     return jax.tree_util.tree_unflatten(structure, results)

@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.interpreters import ad
 
 from rueda.errors import UnsupportedError
 from rueda.jax.collective import collective_p, run
 from rueda.jax.in_place import Kind, Spec
-from rueda.lifecycle import rank
 from rueda.operations import ReduceOp
 
 _LINEAR = (ReduceOp.SUM, ReduceOp.AVERAGE)
@@ -61,10 +59,10 @@ def _transpose(cotangents: Sequence[Any], *inputs: Any, spec: Spec) -> list[Any]
         found = run(back._replace(kind=Kind.ALLGATHER, op=int(ReduceOp.SUM)), given)
         return [each / spec.size for each in found] if spec.op == ReduceOp.AVERAGE else found
     if spec.kind == Kind.BROADCAST:
-        found = run(back._replace(kind=Kind.ALLREDUCE, op=int(ReduceOp.SUM)), given)
-        # Computed on every rank, so that no rank leaves the allreduce out.
-        is_root = jnp.asarray(rank() == spec.root)
-        return [jnp.where(is_root, each, jnp.zeros_like(each)) for each in found]
+        # Every rank takes part, also those that get zeros. Which one is the root, they learn when it runs.
+        return run(back._replace(kind=Kind.REDUCE, op=int(ReduceOp.SUM)), given)
+    if spec.kind == Kind.REDUCE:
+        return run(back._replace(kind=Kind.BROADCAST), given)
     return run(back, given)
 
 

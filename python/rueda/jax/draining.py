@@ -8,6 +8,8 @@ from contextlib import suppress
 import jax
 import jax.numpy as jnp
 
+from rueda.jax.library import set_world
+
 __all__ = ["drain"]
 
 # Seconds. Longer than that waits only what no other rank takes part in, which then fails with a ShutdownError.
@@ -15,11 +17,15 @@ _LIMIT = 30.0
 
 
 def drain() -> None:
-    """Returns when all that was dispatched before has ended, well or with an error, or after 30 s."""
+    """Returns when all that was dispatched before has ended, well or with an error, or after 30 s.
+
+    From then on, calls that were traced for one of the world's process sets are refused.
+    """
     waiting = threading.Thread(target=_wait, name="rueda-jax-drain", daemon=True)
     with suppress(RuntimeError):  # no thread can be started while the interpreter ends
         waiting.start()
         waiting.join(_LIMIT)
+    set_world(0)
 
 
 def _wait() -> None:

@@ -14,9 +14,9 @@ must then be free to begin them all before any of them has ended, and XLA's CPU 
 from __future__ import annotations
 
 import inspect
-import re
 import zlib
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,10 +25,11 @@ import numpy as np
 from jax.interpreters import mlir
 
 from rueda import lifecycle
+from rueda.arguments import without_addresses
 from rueda.errors import UnsupportedError
 from rueda.heap import keep_in_heap
 from rueda.jax.draining import drain
-from rueda.jax.library import COLLECTIVE, NOTHING
+from rueda.jax.library import COLLECTIVE, NOTHING, set_world
 
 __all__ = ["Kind", "Spec", "in_place_p", "register_lowering"]
 
@@ -40,6 +41,7 @@ class Kind:
     """The names by which csrc/jax/collectives.cpp knows the collectives."""
 
     ALLREDUCE = "allreduce"
+    REDUCE = "reduce"  # an allreduce whose result only the root keeps; the other ranks get zeros
     ALLGATHER = "allgather"
     BROADCAST = "broadcast"
     REDUCE_SCATTER = "reduce_scatter"
@@ -56,11 +58,17 @@ class Spec(NamedTuple):
     root: int
     process_set: int
     size: int  # of the set
+    world: int  # from which on the set has its number, as lifecycle.first_world_number(); 0 for the set of all ranks
 
     @property
     def is_tree(self) -> bool:
         """Whether there is more than an array by itself."""
         return self.paths != "\n"
+
+    @property
+    def is_allreduce(self) -> bool:
+        """Whether ranks submit an allreduce, in which the arrays of a tree are one group."""
+        return self.kind in (Kind.ALLREDUCE, Kind.REDUCE)
 
     @property
     def leaves(self) -> list[str]:
@@ -70,7 +78,7 @@ class Spec(NamedTuple):
     @property
     def tree(self) -> int:
         """What ranks compare: a hash of the paths, without the addresses that a key's text may have."""
-        return zlib.crc32(re.sub("0x[0-9a-f]+", "", self.paths).encode()) & 0x7FFFFFFF
+        return zlib.crc32(without_addresses(self.paths).encode()) & 0x7FFFFFFF
 
 
 in_place_p = jax.extend.core.Primitive("rueda_in_place")
@@ -80,18 +88,24 @@ in_place_p.multiple_results = True
 in_place_p.def_abstract_eval(lambda *avals, spec: list(avals))
 
 
-class _Names(defaultdict[str, list[tuple[list[str], int]]]):
+class _Names(defaultdict[str, list[tuple[Sequence[Any], int]]]):
     """Where in a module each name has come, and as which."""
 
     def __init__(self) -> None:
         super().__init__(list)
 
 
-def _exclude_each_other(one: list[str], other: list[str]) -> bool:
-    """Whether these places are in different branches of ``cond``, of which one is computed."""
-    for here, there in zip(one, other, strict=False):
+def _exclude_each_other(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether these places are in different branches of the same ``cond``, of which one is computed.
+
+    Each ``cond`` that is lowered puts an object of its own before its branches. Those of two are equal, not the same.
+    """
+    within: Any = None
+    for number, (here, there) in enumerate(zip(one, other, strict=False)):
         if here != there:
-            return here.startswith("branch_") and there.startswith("branch_")
+            are_branches = here.name.startswith("branch_") and there.name.startswith("branch_")
+            return are_branches and number > 0 and within is other[number - 1]
+        within = here
     return False
 
 
@@ -106,7 +120,7 @@ def _name_in(context: Any, name: str) -> str:
     if names is None:
         names = _Names()
         kept.append(names)
-    place = str(context.name_stack).split("/")
+    place = context.name_stack.stack
     number = 1 + max(
         (taken for where, taken in names[name] if not _exclude_each_other(where, place)), default=0
     )
@@ -138,6 +152,8 @@ def _lower(context: Any, *operands: Any, spec: Spec) -> Any:
             "rank: start a process for each device"
         )
     lifecycle.before_shutdown(drain)
+    if spec.world:
+        set_world(lifecycle.first_world_number())
     # XLA allocates results, and one block for all that lies between, anew in each call.
     sizes = [aval.size * aval.dtype.itemsize for aval in context.avals_in]
     keep_in_heap([*sizes, sum(sizes)])
@@ -160,6 +176,7 @@ def _lower(context: Any, *operands: Any, spec: Spec) -> Any:
         op=np.int32(spec.op),
         root=np.int32(spec.root),
         process_set=np.int32(spec.process_set),
+        world=np.int32(spec.world),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import keras
@@ -88,7 +89,7 @@ class JoinCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Replaces an epoch's metrics with their averages over the ranks, weighted equally.
+    """Replaces an epoch's metrics with their averages over the ranks, weighted equally; NaN if a rank has NaN.
 
     Put it before callbacks that read metrics, such as ModelCheckpoint and EarlyStopping; Keras always runs ``History``
     after it. Raises :class:`rueda.MismatchError` on every rank if the ranks' metric names differ.
@@ -115,7 +116,15 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
                     tensor="keras.metrics",
                 )
         for name in mine:
-            logs[name] = math.fsum(other[name] for other in everyone) / len(everyone)
+            logs[name] = _average([other[name] for other in everyone])
+
+
+def _average(values: list[float]) -> float:
+    """The average, which may be infinite or NaN; exact before it is rounded."""
+    if not all(map(math.isfinite, values)):
+        return sum(values) / len(values)  # without the errors of fsum()
+    # Their sum may be too large for a float where their average is not.
+    return float(sum(map(Fraction, values)) / len(values))
 
 
 class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc]

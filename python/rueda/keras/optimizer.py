@@ -10,6 +10,7 @@ import keras
 
 import rueda
 from rueda.errors import InvalidArgumentError
+from rueda.keras.naming import default_name
 from rueda.keras.reduction import Reduction
 from rueda.operations import Average, ReduceOp
 from rueda.process_sets import ProcessSet, global_process_set
@@ -38,7 +39,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
 
     ``optimizer``: with mixed precision, a :class:`keras.optimizers.LossScaleOptimizer` around the actual optimizer, so
     that all ranks skip the same steps; the reverse nesting is refused.
-    ``name``: the operations' name, the same on every rank; by default "keras." and the optimizer's name.
+    ``name``: the operations' name, the same on every rank. By default "keras." and the name that the optimizer was
+    given, or else its class and how many of that class came to this function before in this world. So ranks must then
+    give it optimizers of one class in the same order; others that a rank has do not count.
     ``op``: the average by default. ``process_set``: the ranks that take part, all by default.
 
     Every rank must take the same number of steps, or use :class:`rueda.keras.JoinCallback`. Raises
@@ -53,8 +56,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
         >>> model.compile(optimizer=optimizer, loss="mse")  # doctest: +SKIP
     """
     rueda.rank()  # raises if there is no world
-    name = name or f"keras.{getattr(optimizer, 'name', '')}"
-    return distribute(optimizer, Reduction(name, op, process_set))
+    label = name or default_name(optimizer, process_set)
+    return distribute(optimizer, Reduction(label, op, process_set))
 
 
 def distribute(optimizer: Any, reduction: Callable[[str, list[Any], list[Any]], list[Any]]) -> Any:

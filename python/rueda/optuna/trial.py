@@ -9,6 +9,7 @@ from typing import Any
 
 import optuna
 
+from rueda.arguments import same_text
 from rueda.error_texts import describe
 from rueda.errors import MismatchError, ShutdownError, error_in
 from rueda.failures import Failure, first_cause, report
@@ -140,10 +141,9 @@ class Trial(optuna.trial.BaseTrial):  # type: ignore[misc]
     ) -> Any:
         """Calls a method of Optuna's trial on the leader, and returns or raises the same on all ranks."""
         if self._failure is None:
-            shown = ", ".join(repr(each) for each in (arguments if agreed is None else agreed))
-            self._meet(
-                f"calls {method}({shown}{''.join(f', {k}={v!r}' for k, v in options.items())})"
-            )
+            given = [same_text(each) for each in (arguments if agreed is None else agreed)]
+            given += [f"{key}={same_text(value)}" for key, value in options.items()]
+            self._meet(f"calls {method}({', '.join(given)})")
         if self._failure is not None:
             raise self._failure
         value, failed = self._take(

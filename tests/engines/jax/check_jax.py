@@ -198,6 +198,25 @@ def check_what_one_rank_cannot_do_is_told_on_every_rank():
     still_works()
 
 
+def check_an_array_that_one_rank_cannot_use_is_told_on_every_rank():
+    jaxes = rueda.jax
+    for collective in (jaxes.allreduce, jaxes.allgather, jaxes.broadcast):
+        for is_tree in (False, True):
+            deleted = jnp.ones(4)
+            if RANK == 1:
+                deleted.delete()
+            tree = {"a": jnp.ones(4), "b": deleted} if is_tree else deleted
+            expected = ("rank 1 cannot take part in 'deleted", "RuntimeError", "deleted")
+            with raises(rueda.InvalidArgumentError, *expected):
+                collective(tree, name="deleted")
+            count = 2**31 if RANK == 1 else 5  # more than JAX's int32 holds
+            tree = {"a": jnp.ones(4), "n": count} if is_tree else count
+            expected = ("rank 1 cannot take part in 'count", "OverflowError", "int32")
+            with raises(rueda.InvalidArgumentError, *expected):
+                collective(tree, name="count")
+    still_works()
+
+
 def check_what_cannot_work_is_told():
     x = jnp.ones((3, 2))
     with raises(rueda.InvalidArgumentError, "alltoall", "[3, 2]", "multiple of the 2 ranks"):
@@ -311,6 +330,30 @@ def check_ranks_may_be_in_different_branches():
 
     x = jnp.full(1000, 3.0)
     np.testing.assert_array_equal(step(RANK == 0, x), np.full(1000, 4.0))
+
+
+def check_branches_of_two_conds_do_not_exclude_each_other():
+    """Of two operations with one name that both run, each has its own."""
+
+    @jax.jit
+    def both(one, other, x):
+        def reduced(x):
+            return rueda.jax.allreduce(x, "of conds", rueda.Sum)
+
+        return (
+            jax.lax.cond(one, reduced, lambda x: x, x),
+            jax.lax.cond(other, lambda x: x, lambda x: reduced(100 * x), x),
+        )
+
+    x = jnp.arange(4.0) + RANK
+    text = both.lower(True, False, x).as_text()
+    assert sorted(re.findall('name = "(of conds.*?)"', text)) == ["of conds", "of conds@2"], text
+    first, second = both(True, False, x)
+    np.testing.assert_array_equal(first, 2 * np.arange(4.0) + 1)
+    np.testing.assert_array_equal(second, 100 * (2 * np.arange(4.0) + 1))
+    first, second = both(False, True, x)
+    np.testing.assert_array_equal(first, x)
+    np.testing.assert_array_equal(second, x)
 
 
 def check_two_functions_in_flight():
@@ -480,6 +523,67 @@ def check_an_exception_of_one_rank_reaches_the_other():
         assert re.search(r"rank 1 \(.*failed: ValueError: a bad row in the data", told), told
     rueda.init()
     assert reduced(1.0 + 2.0 * RANK) == 2.0
+
+
+def check_gradients_of_a_broadcast_follow_the_rank():
+    """Traced in one world, and run in another that numbers the processes the other way round."""
+
+    def loss(x):
+        found = rueda.jax.broadcast({"x": x, "n": jnp.int32(1)}, 0, "follows")
+        return jnp.sum(found["x"] ** 2)
+
+    def squared(x):
+        return jnp.sum(jax.grad(loss)(x) ** 2)
+
+    # Both ranks' losses are x0^2, so that the root's gradient is 4 x0. Its square has 32 x0.
+    functions = {4.0: jax.grad(loss), 32.0: jax.grad(squared)}
+    compiled = {factor: jax.jit(function) for factor, function in functions.items()}
+    x = jnp.full(3, 1.0 + RANK)
+    for own in (RANK, 1 - RANK):
+        opened = rueda.rendezvous.open(SIZE) if own == 0 else None
+        address = next(filter(None, rueda.allgather_object(opened)))
+        rueda.shutdown()
+        with rueda.world(own, SIZE, address):
+            for factor, function in functions.items():
+                expected = x * factor if own == 0 else np.zeros(3)
+                np.testing.assert_array_equal(function(x), expected)
+                np.testing.assert_array_equal(compiled[factor](x), expected)
+        rueda.init()
+
+
+def check_a_set_of_a_world_that_was_left_is_refused():
+    """Its number may be that of another set in the next world."""
+    both = rueda.add_process_set([0, 1])
+    x = jnp.ones(3)
+
+    def reduced(x):
+        return rueda.jax.allreduce(x, "of a set", rueda.Sum, both)
+
+    compiled = jax.jit(reduced)
+    np.testing.assert_array_equal(compiled(x), np.full(3, 2.0))
+    _, back = jax.vjp(reduced, x)
+    number = both.process_set_id
+    rueda.shutdown()
+    rueda.init()
+    others = [rueda.add_process_set([rank]) for rank in range(SIZE)]
+    assert number in [each.process_set_id for each in others]
+    rueda.jax.allreduce(x, "of another", process_set=others[RANK])
+    jax.jit(lambda x: rueda.jax.allreduce(x, "of another", process_set=others[RANK]))(x)
+    text = "traced for a process set of a world that has been left since"
+    told = ""
+    try:
+        compiled(x).block_until_ready()
+    except (ValueError, jax.errors.JaxRuntimeError) as error:
+        told = str(error)
+    assert "'of a set'" in told, told
+    assert f"{text}; call jax.clear_caches()" in told, told
+    with raises(rueda.InvalidArgumentError, "'of a set.", text):
+        back(x)
+    rueda.add_process_set(both)
+    jax.clear_caches()
+    np.testing.assert_array_equal(compiled(x), np.full(3, 2.0))
+    for each in (*others, both):
+        rueda.remove_process_set(each)
 
 
 def check_what_is_under_way_ends_before_shutdown():

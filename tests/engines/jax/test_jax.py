@@ -37,6 +37,15 @@ def test_a_rank_that_is_killed_is_told(engine: Engine) -> None:
         assert re.search(r"told: .*rank 1 \(.*is gone", ended[0].output), job.report()
 
 
+def test_compiled_functions_follow_the_ranks_that_are_left(engine: Engine) -> None:
+    script = HERE / "lose_a_rank.py"
+    extra = {**STALLS, "RUEDA_RECOVERY": "on"}
+    with Job(script, 3, [], extra, engine.python) as job:
+        ended = job.wait(120)
+        assert [rank.returncode for rank in ended] == [-signal.SIGKILL, 0, 0], job.report()
+        assert all(rank.output.endswith("done\n") for rank in ended[1:]), job.report()
+
+
 def test_the_abi_is_that_of_jaxlib(engine: Engine) -> None:
     code = "import jax; print(jax.ffi.include_dir())"
     headers = subprocess.run(

@@ -92,6 +92,41 @@ def check_digits_are_trained_as_by_one_process():
     assert same_everywhere(two)
 
 
+def check_optimizers_that_only_one_rank_makes_change_no_names():
+    """Such as those of a model that rank 0 alone has loaded."""
+    if rueda.rank() == 0:
+        keras.optimizers.SGD()
+        keras.optimizers.Adam()
+    x, y = samples()
+    names = []
+    for plain in (keras.optimizers.SGD(0.05), keras.optimizers.Adam(), keras.optimizers.SGD(0.05)):
+        model = model_of(0, optimizer=rueda.keras.DistributedOptimizer(plain))
+        model.fit(x[MINE], y[MINE], batch_size=BATCH // 2, verbose=0)
+        assert same_everywhere(weights_of(model))
+        names.append(vars(plain)["_rueda_reduction"].label)
+    assert len(set(names)) == 3, names
+    named = keras.optimizers.SGD(name="of the program")
+    rueda.keras.DistributedOptimizer(named)
+    assert vars(named)["_rueda_reduction"].label == "keras.of the program"
+
+
+def check_metrics_that_are_not_finite_or_large():
+    inf, largest = float("inf"), sys.float_info.max
+    cases = [
+        (inf, -inf, float("nan")),
+        (inf, 1.0, inf),
+        (-inf, 1.0, -inf),
+        (float("nan"), 1.0, float("nan")),
+        (largest, largest, largest),
+        (-largest, largest, 0.0),
+        (0.5, 0.25, 0.375),
+    ]
+    for here, there, expected in cases:
+        logs = {"metric": there if rueda.rank() else here}
+        rueda.keras.MetricAverageCallback().on_epoch_end(0, logs)
+        np.testing.assert_equal(logs["metric"], expected)
+
+
 def check_ranks_with_fewer_batches_join():
     """Each epoch has three steps of both ranks, then three of rank 0, and both get its weights."""
     x, y = samples()

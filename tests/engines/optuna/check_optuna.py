@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -203,6 +204,45 @@ def check_ranks_that_ask_for_different_things_are_told() -> None:
 
     words = ["returns from the objective", "calls suggest_float('y', 0, 1"]
     fails("returns", leaves_early, *words, kind=rueda.MismatchError)
+
+
+def relu(x: float) -> float:
+    return max(x, 0.0)
+
+
+class Scaled:
+    """Shown with its address."""
+
+    def __call__(self, x: float) -> float:
+        return 2 * x
+
+
+def check_choices_whose_text_differs_between_ranks() -> None:
+    """By addresses, or by the order of a set's elements."""
+    functions = [relu, abs, Scaled(), Scaled().__call__]
+    words = [frozenset({"red", "green", "blue", "white"}), (frozenset("abcdefgh"), relu)]
+    seen: list[Any] = []
+
+    def objective(trial: rueda.optuna.Trial) -> float:
+        function = trial.suggest_categorical("function", functions)
+        seen.append(trial.suggest_categorical("words", words))
+        return float(function(trial.number))
+
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # Optuna's, of choices that it cannot store
+        rueda.optuna.optimize(study, objective, n_trials=12, ranks_per_trial=4)
+    assert len(seen) == 12
+    assert {each == words[0] for each in seen} == {True, False}
+    still_works()
+
+    def differs(trial: rueda.optuna.Trial) -> float:
+        here = "abc" if trial.process_set.rank() else "abd"
+        trial.suggest_categorical("letters", [frozenset(here), relu])
+        return 0.0
+
+    parts = ["frozenset({'a', 'b', 'd'}), <function relu>", "frozenset({'a', 'b', 'c'})"]
+    fails("sets", differs, *parts, kind=rueda.MismatchError)
 
 
 def check_ranks_that_leave_while_others_are_in_a_collective_are_told() -> None:

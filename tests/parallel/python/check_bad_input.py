@@ -475,5 +475,25 @@ def check_missing_name_stalls() -> None:
     parallel.still_works()
 
 
+def check_an_array_that_changes_in_flight() -> None:
+    """NumPy refuses to resize it. With another shape it is told on this rank, and the others have their results."""
+    for submit in (rueda.allreduce_async, rueda.allreduce_async_, rueda.allgather_async):
+        array = np.ones(6)
+        handle = submit(array, name="in flight")
+        with parallel.raises(ValueError, "cannot resize an array"):
+            array.resize(3)
+        if rueda.rank() == 0:
+            array.resize((2, 3))  # which needs no other memory
+            with parallel.raises(
+                rueda.InvalidArgumentError,
+                "'in flight' was resized from [6] to [2, 3]",
+                "in flight",
+            ):
+                handle.result()
+        else:
+            np.testing.assert_array_equal(handle.result()[:6], np.ones(6))
+    parallel.still_works()
+
+
 if __name__ == "__main__":
     parallel.run(globals())

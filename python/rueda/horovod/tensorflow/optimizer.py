@@ -13,6 +13,7 @@ from rueda.horovod.tensorflow.compression import Compression
 from rueda.horovod.tensorflow.gradients import Gradients, check_groups
 from rueda.horovod.tensorflow.host import translated
 from rueda.horovod.tensorflow.reduce_ops import Average, Sum
+from rueda.keras.naming import default_name
 from rueda.keras.optimizer import distribute
 
 __all__ = ["of_keras"]
@@ -58,7 +59,7 @@ def of_keras(
             )
         optimizer.gradient_accumulation_steps = passes
     gradients = Gradients(
-        name or f"keras.{getattr(optimizer, 'name', '')}",
+        name or default_name(optimizer, process_set),
         op,
         process_set,
         compression,
