@@ -37,8 +37,8 @@ def write_file(path: Path, content: str | bytes) -> None:
     """Writes a file, which may also be a pipe or a terminal. Text becomes UTF-8. Raises LaunchError.
 
     A new file is there only once it is complete, and an existing one is replaced only then: after an error or Ctrl-C
-    everything is as it was. A file that must stay the same file, such as one with several hard links, is written in
-    place: a full disk does not change it either, but Ctrl-C may.
+    everything is as it was. A file that must stay the same file, such as one with several hard links, or for which the
+    disk has no second place, is written in place: a full disk does not change it either, but Ctrl-C may.
     """
     data = content if isinstance(content, bytes) else content.encode(errors="backslashreplace")
     try:
@@ -63,16 +63,24 @@ def _is_replaceable(path: Path, found: os.stat_result | None) -> bool:
         stat.S_ISREG(found.st_mode)
         and found.st_nlink == 1
         and os.access(path, os.W_OK)  # a read-only file is no less so if its folder is writable
-        and not _has_attributes(path)
         and not _is_open_here(found)
     )
 
 
-def _has_attributes(path: Path) -> bool:
-    """Whether the file has an access list or attributes of users. Those of security modules come by themselves."""
+def _attributes(path: Path) -> dict[str, bytes | None]:
+    """A file's access list and attributes of users; None for a value that this user may not read.
+
+    Those of security modules and of Lustre's layout come by themselves.
+    """
+    found: dict[str, bytes | None] = {}
     with contextlib.suppress(OSError):
-        return any(not name.startswith("security.") for name in os.listxattr(path))
-    return False
+        for name in os.listxattr(path):
+            if name.startswith(("security.", "lustre.", "trusted.")):
+                continue
+            found[name] = None
+            with contextlib.suppress(OSError):
+                found[name] = os.getxattr(path, name)
+    return found
 
 
 def _is_open_here(found: os.stat_result) -> bool:
@@ -88,8 +96,9 @@ def _is_open_here(found: os.stat_result) -> bool:
 def _replace(path: Path, data: bytes, before: os.stat_result | None) -> bool:
     """Puts a file in the place of the one before, if any. Returns False if only writing in place can do.
 
-    For example in a folder without permission to create files, in which the file itself may be writable, or on a file
-    that is a mount point. Raises OSError, as on a full disk.
+    For example in a folder without permission to create files, in which the file itself may be writable, on a file
+    that is a mount point, or on a disk that has no space for both files. Raises OSError, as on a full disk if the file
+    must grow.
     """
     # Not formed from the file's name, which may be as long as names can be.
     part = path.with_name(f".rueda-{secrets.token_hex(8)}.part")
@@ -101,7 +110,15 @@ def _replace(path: Path, data: bytes, before: os.stat_result | None) -> bool:
         with os.fdopen(descriptor, "wb") as file:
             if before is not None and not _take_after(descriptor, before):
                 return False
+            # What a folder's default access list gives to new files, the one before need not have.
+            if before is not None and _attributes(part) != _attributes(path):
+                return False
             file.write(data)
+    except OSError as error:
+        if before is not None and _has_room(before, len(data), error):
+            return False
+        raise
+    else:
         try:
             part.replace(path)
         except OSError:
@@ -110,6 +127,12 @@ def _replace(path: Path, data: bytes, before: os.stat_result | None) -> bool:
     finally:
         with contextlib.suppress(OSError):
             part.unlink()
+
+
+def _has_room(before: os.stat_result, size: int, error: OSError) -> bool:
+    """Whether, after this error, so many bytes fit into the file before, whose blocks are its own already."""
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return is_full and size <= min(before.st_size, 512 * before.st_blocks)
 
 
 def _take_after(descriptor: int, before: os.stat_result) -> bool:

@@ -134,7 +134,7 @@ def assemble(folder: Path, asked: Asked) -> Report:
         otherwise = bool(asked.sizes) and any(each.sends_otherwise for each in splits)
         if has_operations or header.size == 1:
             links, predictions = _predict(
-                header, workload, per_host, one_rank, asked, otherwise, notes
+                header, workload, ranks, per_host, one_rank, asked, otherwise, notes
             )
     own = _own_times(usual)
     waited = [float(sum(each.waited_in_steps[one.place] for each in splits)) for one in usual]
@@ -196,8 +196,8 @@ def _notes(splits: Sequence[RankSplit]) -> list[str]:
     notes += _who_came_and_went(splits)
     if max(each.first_worlds for each in splits) > 1:
         notes.append(
-            "rueda.init() formed another world during the run: who was waited for afterwards is known only for ranks "
-            "that stayed"
+            "another world was formed during the run, by rueda.init() or rueda.recover(): who was waited for "
+            "afterwards is known only for ranks that stayed"
         )
     uncertainty = max(each.clock_uncertainty for each in splits)
     if uncertainty:
@@ -241,6 +241,7 @@ def _who_came_and_went(splits: Sequence[RankSplit]) -> list[str]:
 def _predict(
     header: Header,
     workload: Workload,
+    ranks: float,
     per_host: int,
     one_rank: float | None,
     asked: Asked,
@@ -267,7 +268,7 @@ def _predict(
         )
     simulate = Simulator(path)
     more = _engine(header)
-    links = _links(header, workload, asked, simulate, more)
+    links = _links(header, workload, ranks, asked, simulate, more)
     found = []
     skipped, slow = [], []
 
@@ -300,8 +301,14 @@ def _predict(
 
 
 def _links(
-    header: Header, workload: Workload, asked: Asked, simulate: Simulator, more: Sequence[str]
+    header: Header,
+    workload: Workload,
+    ranks: float,
+    asked: Asked,
+    simulate: Simulator,
+    more: Sequence[str],
 ) -> Links:
+    """Fitted only if the steps were done by all ``ranks`` of the header, as it does not tell where others were."""
     links = _ASSUMED
     if header.links:
         kind, latency, gbit = header.links[0]
@@ -310,7 +317,7 @@ def _links(
         links = replace(links, latency_us=asked.latency)
     if asked.bandwidth is not None:
         return replace(links, gbit=asked.bandwidth, source="given")
-    if header.hosts < 2:
+    if header.hosts < 2 or ranks != header.size:
         return links
     try:
         return fit_bandwidth(workload, header.hosts, header.local_size, links, simulate, more)

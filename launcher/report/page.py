@@ -106,7 +106,8 @@ def _draw_steps(report: Report, figure: Any) -> None:
     mean = np.mean([each.steps[part] for each, part in chosen], 0)
     curves = [_thinned(1e3 * mean[:, column]) for column in range(len(COLUMNS))]
     right.set_ylim(0, 1.05 * _highest(1e3 * mean[WARM_UP:].sum(1)))
-    right.stackplot(curves[0][0], [y for _, y in curves], colors=_COLORS, labels=HEADS)
+    first = max(each.first_step for each in usual_ranks)
+    right.stackplot(curves[0][0] + first, [y for _, y in curves], colors=_COLORS, labels=HEADS)
     right.set_ylabel("mean over ranks, ms")
     right.set_xlabel("step")
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ from recorded_times import MS, elastic_run, recording, row, two_ranks
 from rueda.launcher.report import make_report_command
 from rueda.launcher.report.assembly import Asked, assemble
 from rueda.launcher.report.output import PREDICTED
-from rueda.launcher.report.page import page_of
-from rueda.report.prediction import Prediction
+from rueda.launcher.report.page import _draw_steps, page_of
+from rueda.report.prediction import Links, Prediction
 from rueda.report.recording_format import MAIN, NO_ALLREDUCE, Kind, file_of
 from rueda_command import LAUNCHER, launcher_environment
 
@@ -234,6 +235,29 @@ def test_what_a_lost_rank_did_not_do_is_not_in_the_speed_up(tmp_path: Path) -> N
     found = json.loads(report(tmp_path, "--json", "--predict", "0").stdout)
     says = "On average, 1.47 ranks did 1.36 times the work of one: efficiency 93%."
     assert any(says in line for line in found["sentences"])
+
+
+@pytest.mark.parametrize("lost", [5, 20])
+def test_links_are_fitted_only_if_all_ranks_did_the_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    for one in elastic_run(tmp_path, lost=lost, joins=20):
+        header = replace(one.header, hosts=2, local_size=1)
+        file_of(tmp_path, header.rank).write_bytes(header.line() + one.rows.tobytes())
+    fitted = Links(1.0, 1.0, "fitted")
+    monkeypatch.setattr("rueda.launcher.report.assembly.find_simulator", lambda: tmp_path)
+    monkeypatch.setattr("rueda.launcher.report.assembly.fit_bandwidth", lambda *_: fitted)
+    assert (assemble(tmp_path, Asked()).links == fitted) == (lost == 20)
+
+
+def test_the_plots_of_steps_count_them_from_the_same_one(tmp_path: Path) -> None:
+    elastic_run(tmp_path)
+    figure, left, right = MagicMock(), MagicMock(), MagicMock()
+    figure.subplots.return_value = left, right
+    _draw_steps(assemble(tmp_path, Asked()), figure)
+    curves = [drawn.args[0].tolist() for drawn in left.plot.call_args_list]
+    assert curves == [[*range(1, 20)], [*range(1, 6)], [*range(9, 20)]]
+    assert right.stackplot.call_args.args[0].tolist() == [*range(9, 20)]
 
 
 def test_what_no_step_is_predicted_from_is_not_told_of(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,85 @@ def test_a_file_with_attributes_keeps_them(tmp_path: Path) -> None:
     write_file(file, "x")
     assert file.read_text() == "x"
     assert os.getxattr(file, "user.from") == b"here"
+
+
+def test_a_file_gets_no_access_list_from_its_folder(tmp_path: Path) -> None:
+    """It was there before the folder had one for new files."""
+    file = tmp_path / "found.json"
+    file.touch(0o640)
+    before = os.listxattr(file)
+    nobody = 0xFFFFFFFF
+    entries = [(1, 6, nobody), (2, 7, 1234), (4, 4, nobody), (16, 7, nobody), (32, 0, nobody)]
+    listed = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *one) for one in entries)
+    try:
+        os.setxattr(tmp_path, "system.posix_acl_default", listed)
+    except OSError as error:
+        pytest.skip(f"this file system has no access lists: {error}")
+    write_file(file, "x")
+    assert file.read_text() == "x"
+    assert os.listxattr(file) == before
+    assert modes(tmp_path) == {"found.json": 0o640}
+    new = tmp_path / "new"
+    write_file(new, "x")
+    inherited, number = os.getxattr(new, "system.posix_acl_access"), new.stat().st_ino
+    write_file(new, "y")
+    assert os.getxattr(new, "system.posix_acl_access") == inherited
+    assert new.stat().st_ino != number, "another file in the folder has the same access list"
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_where_every_file_has_attributes_it_is_replaced_unless_it_has_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_own: bool
+) -> None:
+    """As on NFSv4, where each file shows its access list, and on Lustre, where each shows its layout."""
+    file = tmp_path / "found.json"
+    file.write_text("before")
+
+    def value(path: Path, name: str) -> bytes:
+        is_other = name == "lustre.lov" or (is_own and name == "system.nfs4_acl")
+        return path.name.encode() if is_other else b"usual"
+
+    names = ["security.selinux", "system.nfs4_acl", "lustre.lov"]
+    monkeypatch.setattr("os.listxattr", lambda _: names)
+    monkeypatch.setattr("os.getxattr", value)
+    before = file.stat().st_ino
+    write_file(file, "x")
+    assert file.read_text() == "x"
+    assert (file.stat().st_ino == before) == is_own
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+def test_a_file_that_does_not_grow_needs_no_space_for_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    file = tmp_path / "found.json"
+    file.write_bytes(b"a" * 70_000)
+    opened = os.fdopen
+
+    class Full(io.FileIO):
+        def write(self, _: object) -> int:
+            raise OSError(error, os.strerror(error))
+
+    def fdopen(descriptor: int, mode: str) -> object:
+        is_part = os.readlink(f"/proc/self/fd/{descriptor}").endswith(".part")
+        return Full(descriptor, mode) if is_part else opened(descriptor, mode)
+
+    monkeypatch.setattr("os.fdopen", fdopen)
+    if file.stat().st_blocks * 512 < 70_000:
+        pytest.skip("this file system compresses, so that it may need more space for other text")
+    for size in (70_000, 10):
+        write_file(file, "b" * size)
+        assert file.read_text() == "b" * size
+    with pytest.raises(LaunchError, match=os.strerror(error)):
+        write_file(file, "c" * 11)
+    with file.open("wb") as sparse:
+        sparse.truncate(1 << 20)
+    with pytest.raises(LaunchError, match=os.strerror(error)):
+        write_file(file, "c" * (1 << 20))
+    monkeypatch.undo()
+    assert file.read_bytes() == bytes(1 << 20)
+    assert list(tmp_path.iterdir()) == [file]
 
 
 WITHOUT_RIGHTS = """

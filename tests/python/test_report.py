@@ -498,6 +498,57 @@ def test_who_joins_later_does_not_hide_the_steps_of_the_others(tmp_path):
     assert len(workload.own) == 17
 
 
+def test_who_joined_after_the_lost_rank_is_not_beside_its_steps(tmp_path):
+    """Also if the survivor's recording, which has both, was not gathered: at least, all steps of the lost one."""
+    elastic_run(tmp_path, lost=20, joins=22, steps=42)
+    file_of(tmp_path, 0).unlink()
+    found = assemble(tmp_path, Asked())
+    first_steps = [(each.name, each.first_step, len(each.steps)) for each in found.splits]
+    assert first_steps == [("1", 1, 19), ("1 (world 2)", 21, 19)]
+    assert found.stragglers == []
+
+
+def test_who_joined_is_after_one_that_was_killed_before_it_recorded_that(tmp_path):
+    _, _, joined = elastic_run(tmp_path)
+    path = file_of(tmp_path, 0)
+    one = read_recording(path)
+    met = np.flatnonzero(one.rows["kind"] == Kind.WORLD)[-1]
+    path.write_bytes(one.header.line() + one.rows[:met].tobytes())
+    splits = split([read_recording(path), joined])
+    assert [(each.first_step, len(each.steps)) for each in splits] == [(1, 7), (9, 11)]
+
+
+def test_those_that_joined_at_the_same_time_did_their_steps_together(tmp_path):
+    """Also if one of them is lost soon, and a later world was formed without it."""
+    first, _, joined = elastic_run(tmp_path)
+    other = replace(joined, header=replace(joined.header, rank=2, size=3))
+    later = np.frombuffer(world(int(joined.rows["end"].max()) + 2 * MS, 2, 3), joined.rows.dtype)
+    for rows in (joined.rows, np.concatenate([joined.rows, later])):
+        splits = split([first, replace(joined, rows=rows), other])
+        assert [each.first_step for each in splits] == [1, 9, 9]
+
+
+def without_epochs(folder):
+    """What is recorded if init() forms each world, and what was recorded before worlds had numbers."""
+    for path in folder.iterdir():
+        one = read_recording(path)
+        rows = one.rows.copy()
+        rows["bytes"][rows["kind"] == Kind.WORLD] &= 0xFFFFFFFF
+        head = json.loads(one.header.line())
+        del head["epoch"]
+        path.write_bytes(json.dumps(head).encode() + b"\n" + rows.tobytes())
+
+
+def test_a_rank_lost_before_another_first_world_is_subtracted_once(tmp_path):
+    elastic_run(tmp_path, lost=5, joins=20)
+    numbered = assemble(tmp_path, Asked())
+    without_epochs(tmp_path)
+    found = assemble(tmp_path, Asked())
+    assert found.ranks == numbered.ranks == pytest.approx(1 + 2 / 17)
+    assert [each.presence for each in found.splits] == [each.presence for each in numbered.splits]
+    assert any("by rueda.init() or rueda.recover()" in note for note in found.notes)
+
+
 MEETING = "RUEDA_RENDEZVOUS_STORE"
 
 

@@ -69,17 +69,19 @@ def first_steps(recordings: Sequence[Recording], ends: Sequence[Times]) -> list[
     """How many steps had ended in the job before the first one of each recording: 0 if it was in the first world.
 
     ``ends``: of each recording, when its steps ended, in order. Those that joined are expected in the order in which
-    they did, after the others.
+    they did, after the others. Of a rank that recorded no world from then on, such as one that was lost before, all
+    steps count: if the others' recordings are missing, there may have been more.
     """
     found: list[int] = []
     for number, recording in enumerate(recordings):
         epoch = recording.header.epoch
         before = [0]
         for other in range(number) if epoch else ():
-            rows = recordings[other].of(Kind.WORLD)[1:]  # whose first one is its own beginning
-            met = rows["begin"][rows["bytes"] >> 32 == epoch]
-            ended = np.searchsorted(ends[other], met[:1], "right")
-            before += (found[other] + ended).tolist()
+            rows = recordings[other].of(Kind.WORLD)
+            # One that joined at the same time has had none by its first world.
+            met = rows["begin"][rows["bytes"] >> 32 >= epoch]
+            ended = np.searchsorted(ends[other], met[0], "right") if len(met) else len(ends[other])
+            before.append(found[other] + int(ended))
         found.append(max(before))
     return found
 
@@ -92,11 +94,13 @@ def presences(recordings: Sequence[Recording]) -> list[Presence]:
     for recording, own in zip(recordings, worlds, strict=True):
         joined = recording.header.began - zero if recording.header.epoch else None
         last = own[-1] if own else (1, recording.header.epoch)
+        # One that joined cannot tell how often init() had formed a world before.
+        is_first = not recording.header.epoch
         later = [
             _began(other, place) - zero
             for other, theirs in zip(recordings, worlds, strict=True)
             for place, world in enumerate(theirs)
-            if world[0] == last[0] and world[1] > last[1]
+            if (world > last if is_first else world[0] == last[0] and world[1] > last[1])
         ]
         found.append(Presence(joined, max(0.0, min(later)) if later else None))
     return found
