@@ -52,7 +52,10 @@ class TracebackReader:
         if not self.exceptions:
             return ""
         last = self.exceptions[-1]
-        return f"{last}: {self.members[0]}" if _GROUP.match(last) and self.members else last
+        if not self.members or not _GROUP.match(last):
+            return last
+        own = [member for member in self.members if not _CONSEQUENCE.match(member)]
+        return f"{last}: {(own or self.members)[0]}"
 
     @property
     def is_consequence(self) -> bool:

@@ -54,6 +54,7 @@ bool sets_parameter(const std::string& path, const std::string& name) {
 
 bool user_has_chosen_btl() {
   if (std::getenv(btl_variable) != nullptr) return true;  // mpirun's --mca comes here as well
+  if (std::getenv("OMPI_MCA_mca_base_param_files") != nullptr) return true;  // maybe in one of them
   const char* const home = std::getenv("HOME");
   return (home != nullptr &&
           sets_parameter(std::string(home) + "/.openmpi/mca-params.conf", "btl")) ||

@@ -29,10 +29,9 @@ def describe(kind: type[BaseException], value: BaseException) -> str:
         Exception
     ):  # an exception class of the application may be broken; ours must still get out
         text = ""
-    lines = _lines_of(text)
-    if any(line.endswith(_TRACEBACK) for line in lines[:-1]) and _EXCEPTION.match(lines[-1]):
-        start = in_one_line("\n".join(lines[:-1]))
-        return f"{in_one_line(lines[-1])} (the end of: {kind.__name__}: {start})"
+    start, quoted = _divided(text)
+    if quoted:
+        return f"{in_one_line(quoted)} (the end of: {kind.__name__}: {in_one_line(start)})"
     text = in_one_line(text)
     return f"{kind.__name__}: {text}" if text else kind.__name__
 
@@ -50,6 +49,21 @@ def in_one_line(text: str) -> str:
     """
     line = text if text.splitlines() in ([], [text]) else " | ".join(_lines_of(text))
     return line.encode(errors="backslashreplace").decode()
+
+
+def _divided(text: str) -> tuple[str, str]:
+    """What comes before the exception that a text's last traceback is of, and that exception; "" without one.
+
+    An exception begins with the first line that is not indented, and may have more lines, as of notes.
+    """
+    lines = text.splitlines()
+    headers = [n for n, line in enumerate(lines) if line.strip().endswith(_TRACEBACK)]
+    for number in range(headers[-1] + 1 if headers else len(lines), len(lines)):
+        if lines[number].strip() and not lines[number][0].isspace():
+            if _EXCEPTION.match(lines[number]):
+                return "\n".join(lines[:number]), "\n".join(lines[number:])
+            break
+    return text, ""
 
 
 def _lines_of(text: str) -> list[str]:

@@ -105,12 +105,13 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
         >>> rueda.remove_process_set(first)
     """
     require_arrival()
-    if not isinstance(process_set, ProcessSet):
-        try:
+    try:
+        if not isinstance(process_set, ProcessSet):
             process_set = ProcessSet(process_set)
-        except Exception as error:  # whatever the ranks' own __iter__ raises
-            refuse_change("add_process_set()", error)
-    process_set.process_set_id = _native.add_process_set(process_set.ranks)
+        ranks = _sorted(process_set.ranks)
+    except Exception as error:  # whatever the ranks' own __iter__ raises
+        refuse_change("add_process_set()", error)
+    process_set.process_set_id = _native.add_process_set(ranks)
     _added.add(process_set)
     return process_set
 

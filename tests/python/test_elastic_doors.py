@@ -256,9 +256,10 @@ loop(4, act, model=torch.nn.Linear(1, 1))
         ended = job.ended()
         for number in (0, 2):
             assert ended[number].returncode == 1, job.outputs()
-            assert "allreduce of 'kept' cannot complete: rank 1" in ended[number].output, (
-                job.outputs()
-            )
+            # Or rank 0, where that had begun to recover before this rank noticed the loss.
+            assert re.search(
+                r"allreduce of 'kept' cannot complete: rank [01] ", ended[number].output
+            ), job.outputs()
             assert "belongs to another one, which has ended" in ended[number].output, job.outputs()
             assert "the world is whole" not in ended[number].output, job.outputs()
 

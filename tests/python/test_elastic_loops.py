@@ -307,6 +307,25 @@ def test_a_rank_that_is_lost_between_two_loops_costs_nothing_of_either(loop: str
         assert_all_have(4004, ended, job.outputs())
 
 
+def test_a_rank_for_which_a_call_has_not_ended_when_another_is_lost_meets_the_others_in_the_next() -> (
+    None
+):
+    """Its own last commit fails, as it were, while the others' has succeeded and they have begun the next call."""
+    last = """
+commit = state.commit
+def commit_with_a_loss():
+    commit()
+    if number == 0 and state.batch == 4 and rueda.size() == 3:
+        rueda.allreduce(np.ones(1), "nobody else comes")
+state.commit = commit_with_a_loss
+"""
+    dies = "if number == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    with ElasticJob(COMMON + RUN + last + "train(0)\n" + dies + "train(3)\ntell()", 3) as job:
+        ended = job.ended()
+        assert ended.pop(1).returncode == -signal.SIGKILL, job.outputs()
+        assert_all_have(4004, ended, job.outputs())
+
+
 # A loss between the scaler's step() and its update(), and in a second loop between unscale_() and step().
 SCALER = """
 scaler = torch.amp.GradScaler("cpu", init_scale=4.0)

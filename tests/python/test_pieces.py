@@ -191,10 +191,13 @@ def test_an_exception_that_ends_with_a_traceback_begins_with_its_cause(
     before: str, lines: list[str]
 ) -> None:
     marks = "    ~~~~^^^^^^"
-    quoted = ["Original Traceback (most recent call last):", *lines, marks]
-    text = "\n".join([before, *quoted, "ValueError: cannot parse row 3", ""])
+    frames = [f"  {line}" for text in lines for line in text.splitlines()]
+    quoted = ["Original Traceback (most recent call last):", *frames, marks]
+    text = "\n".join([before, *quoted, "ValueError: cannot parse row 3", "a note", ""])
     described = describe(RuntimeError, RuntimeError(text))
-    assert described.startswith("ValueError: cannot parse row 3 (the end of: RuntimeError: ")
+    assert described.startswith(
+        "ValueError: cannot parse row 3 | a note (the end of: RuntimeError: "
+    )
     assert len(described.splitlines()) == 1
     assert marks.strip() not in described or marks.strip() in before
     position = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +34,7 @@ __all__ = [
     "note_result",
     "passes_over",
     "position",
+    "ranks_behind",
 ]
 
 _log = logging.getLogger("rueda")
@@ -65,11 +66,13 @@ class Position:
     """What ranks tell each other of where they are.
 
     ``has_passed``: whether it has passed over earlier loops. ``problem``: why it cannot go on with the others.
+    ``has_results``: whether an earlier call returned any.
     """
 
     loop: Loop
     has_passed: bool = False
     problem: str = ""
+    has_results: bool = False
 
 
 @dataclass(frozen=True)
@@ -222,7 +225,23 @@ def position(loop: Loop | None, parts: Sequence[Any]) -> Position:
             f"type {type(lacking[0]).__name__}, which this one does not share, so that it cannot get the others': "
             f"share it in every loop, or delete it if it is not needed any more, {_ADVICE}"
         )
-    return Position(loop, record.has_passed, problem)
+    return Position(loop, record.has_passed, problem, record.has_results)
+
+
+def ranks_behind(positions: Mapping[int, Position]) -> set[int]:
+    """The ranks for which a call has not ended that others have left for the next: one was lost just then.
+
+    All have committed all of it, as the others would not have left it otherwise. ``positions``: of the ranks that have
+    the state. Nobody counts as behind if the others' calls have returned anything, which these ranks would lack.
+    """
+    furthest = max((each.loop.number[0] for each in positions.values()), default=0)
+    if any(each.has_results for each in positions.values() if each.loop.number[0] == furthest):
+        return set()
+    return {
+        number
+        for number, each in positions.items()
+        if each.loop.call == RUN and each.loop.number[0] == furthest - 1
+    }
 
 
 def displaced(positions: Sequence[Position], source: int) -> dict[int, str]:

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from rueda.elastic.changes import change
 from rueda.elastic.loops import RUN, begin_loop, current_place, inside, note_result, passes_over
 from rueda.elastic.rerun import begun_anew, recurs
-from rueda.elastic.state import ChangeWanted
+from rueda.elastic.state import CallIsOver, ChangeWanted
 from rueda.errors import PeerLostError, ShutdownError, error_in
 from rueda.recovery import can_recover, recover
 
@@ -72,7 +72,10 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
             reset=_reset,
             update=_update,
         )
-        result = restarted(state, *args, **kwargs)
+        try:
+            result = restarted(state, *args, **kwargs)
+        except CallIsOver:  # a rank was lost just when it ended
+            return cast(T, None)  # as on the others
         note_result(result)
         return result
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from rueda.elastic.changes import part_with, wanted
 from rueda.elastic.joining import came_late
-from rueda.elastic.loops import displaced, note_arrival, position
+from rueda.elastic.loops import displaced, note_arrival, position, ranks_behind
 from rueda.elastic.question import Question
 from rueda.elastic.shared_state import SharedState, misfits, strays_of
 from rueda.errors import InitializationError, InvalidArgumentError, RuedaError
 from rueda.lifecycle import rank
 from rueda.objects import allgather_object, broadcast_object
 
-__all__ = ["ChangeWanted", "State", "StateIsLost"]
+__all__ = ["CallIsOver", "ChangeWanted", "State", "StateIsLost"]
 
 _WHY = "processes wait to join, or are to leave"
 
@@ -29,6 +29,10 @@ class ChangeWanted(Exception):
         >>> issubclass(rueda.elastic.ChangeWanted, rueda.RuedaError)
         False
     """
+
+
+class CallIsOver(BaseException):
+    """The others have left the call that this rank is in: raised by sync(), caught by :func:`rueda.elastic.run`."""
 
 
 class StateIsLost(InitializationError):
@@ -164,6 +168,14 @@ class State:
         own = (self._names, self._has_state, self._commits, self._is_newcomer)
         told = allgather_object((own, position(None, self._parts())), "elastic.commits")
         every = [each for each, _ in told]
+        behind = ranks_behind({n: its for n, (each, its) in enumerate(told) if each[1]})
+        if rank() in behind:
+            # The others may have changed more since the last commit: theirs is taken in the next call.
+            self._has_state, self._is_newcomer = False, True
+            raise CallIsOver
+        if behind:
+            self.sync()
+            return
         sources = _sources_of(every)
         unfit = displaced([where for _, where in told], sources[0])
         unfit = unfit or self._misfits([names for names, *_ in every], sources[0])

@@ -110,10 +110,10 @@ class DiLoCo(Strategy):
             fragment.settle()
 
     def complete_exchanges(self) -> None:
-        own = [fragment.pending_since() for fragment in self._fragments]
+        own = [fragment.pending() for fragment in self._fragments]
         of_ranks = self.replica.gather(torch.tensor([own], device="cpu"), "exchanges in flight")
-        for fragment, latest in zip(self._fragments, of_ranks.amax(0).tolist(), strict=True):
-            fragment.take_part_in(latest)
+        for fragment, most in zip(self._fragments, of_ranks.amax(0).tolist(), strict=True):
+            fragment.take_part_in(most)
 
     def stop(self) -> None:
         for fragment in getattr(self, "_fragments", []):

@@ -11,6 +11,7 @@ import torch
 
 from rueda.compression import Codec, RandomK, named_codec
 from rueda.errors import InvalidArgumentError
+from rueda.lifecycle import world_number
 from rueda.torch.strategies.named import Named, assign, copied, difference, load
 from rueda.torch.strategies.replica import Averaging, Replica
 
@@ -54,7 +55,9 @@ class Fragment:
         self._outer = torch.optim.SGD(self.agreed.values(), **outer)
         self._in_flight: Averaging | None = None
         self.sent_at = replica.steps
-        self._begun_at = replica.steps  # the last exchange, successful or not
+        # The exchanges that this rank has begun, successful or not, in the world with this number: those of an earlier
+        # world are void.
+        self._begun = (world_number(), 0)
 
     @property
     def in_flight(self) -> bool:
@@ -67,7 +70,8 @@ class Fragment:
 
     def send(self) -> None:
         """Begins to average the sums of all ranks' local steps."""
-        steps = self._begun_at = self._replica.steps
+        steps = self._replica.steps
+        self._begun = (world_number(), self._begun_here() + 1)
         # The mean's tensors are created here, and the outer optimizer may write them in another mode.
         with torch.inference_mode(False), torch.no_grad():
             self._in_flight = self._replica.average_async(
@@ -120,15 +124,19 @@ class Fragment:
         else:
             assign(self._parameters, self.agreed)
 
-    def pending_since(self) -> int:
-        """The step in which the mean that other ranks may still have to take part in was begun; -1 without one."""
-        if self._in_flight is None or self._in_flight.done():
-            return _NEVER
-        return self.sent_at
+    def _begun_here(self) -> int:
+        world, begun = self._begun
+        return begun if world == world_number() else 0
 
-    def take_part_in(self, step: int) -> None:
-        """Begins the exchange of ``step``, for another rank that has, unless this one has begun it as well."""
-        if self._begun_at < step:
+    def pending(self) -> int:
+        """How many this world's exchange is, from 1, in which others may still have to take part; 0 without one."""
+        if self._in_flight is None or self._in_flight.done():
+            return 0
+        return self._begun_here()
+
+    def take_part_in(self, count: int) -> None:
+        """Begins exchanges until there are as many in this world as on another rank, which waits for the last one."""
+        while self._begun_here() < count:
             self.drop()
             self.send()
 
@@ -154,7 +162,7 @@ class Fragment:
         with torch.no_grad():
             load(self.agreed, state["agreed"])
         self._outer.load_state_dict(state["outer"])
-        self.sent_at = self._begun_at = int(state["sent_at"])
+        self.sent_at = int(state["sent_at"])
         mean = state["mean"]
         self._in_flight = None
         if mean is not None:
