@@ -341,3 +341,48 @@ def test_a_second_loss_while_ranks_go_on(
     codes = [each.returncode for each in ended]
     assert codes == [0, 0, -signal.SIGKILL, -signal.SIGKILL], output
     assert output.count("went on") == 2, output
+
+
+def test_a_mean_of_an_earlier_world_does_not_count_as_begun_in_the_next() -> None:
+    """One rank begins the mean of step 4 before a loss, the other after it: both take part in that one's."""
+    program = """
+    import os, signal
+    import rueda.torch as rueda
+    import torch
+
+    rueda.init()
+    rank = rueda.rank()
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = rueda.wrap(model, optimizer, strategy="diloco:4,delay=3")
+
+    def steps(count):
+        for _ in range(count):
+            optimizer.zero_grad()
+            model(torch.ones(2, 3) * (rank + 1)).sum().backward()
+            optimizer.step()
+
+    steps(3)
+    if rank == 1:
+        steps(1)
+    rueda.allgather(torch.ones(1), name="all have come as far")
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:
+            rueda.barrier()
+    except rueda.PeerLostError:
+        rueda.recover()
+    steps(1)
+    optimizer.param_groups[0]["lr"] = 0.0
+    optimizer.switch("diloco:4")
+    before = [each.clone() for each in model.parameters()]
+    steps(8)
+    optimizer.close()
+    assert all(map(torch.equal, before, model.parameters())), (before, list(model.parameters()))
+    print("went on")
+    """
+    ended = run(program, 3, extra={"RUEDA_RECOVERY": "on", "RUEDA_STALL_ERROR": "10"})
+    for rank, how in enumerate(ended):
+        assert how.returncode == (-signal.SIGKILL if rank == 2 else 0), how.output
+        assert ("went on" in how.output) == (rank < 2), how.output
