@@ -147,6 +147,7 @@ def test_reductions_with_extreme_options(worlds: Worlds, run: Run, check: str) -
     ]
     + [Run("check_torch_strategies_resumed.py", size) for size in (1, 2, 3)]
     + [Run("check_torch_beginning.py", size) for size in (2, 3)]
+    + [Run("check_torch_state_functions.py", size) for size in (1, 2)]
     + [Run("check_torch_strategies_uneven.py", 2, extra=SHORT_STALLS)]
     + [Run("check_torch_strategies_served.py", size) for size in (1, 2, 4)]
     + [

@@ -21,6 +21,9 @@ from rueda.checkpoint.strategies import require_alike
 from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.pickling import dumps
 from rueda.torch.layouts import Strides, strides_of, strides_of_parameters
+from rueda.torch.left_out import refuse_strategy
+from rueda.torch.optimizer import Distributed
+from rueda.torch.reproducible import Reproducible
 
 __all__ = [
     "PARTS",
@@ -295,6 +298,11 @@ def difference(
     own = kind_of(name, part)
     if own.name != kind.name:
         return f"{name}: the checkpoint has the state of a {kind.name}, but this is a {own.name}"
+    if isinstance(part, Distributed | Reproducible):
+        try:
+            refuse_strategy(state)
+        except InvalidArgumentError as error:
+            return f"{name}: {error}"
     if own.shapes is not None:
         return _difference_of_groups(name, kind.shapes or [], own.shapes)
     if isinstance(part, torch.nn.Module):

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rueda.torch.compression_state import COMPRESSION_STATE, shared_by_ranks
+from rueda.torch.left_out import STRATEGY_STATE
 from rueda.torch.strategies.accumulation import MeanOfSums, apart
-from rueda.torch.strategies.wrapped import STRATEGY_STATE
 
 __all__ = ["completed", "divided", "of_other_ranks"]
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SharedState", "misfits", "strays_of", "uncovered"]
 
+# The module whose functions take steps that are none of the training's. While it is not imported, none is looked for.
+_TAKES_TRIALS = "torch.distributed.checkpoint.state_dict"
+
 
 class SharedState:
     """Models, optimizers and other objects with ``state_dict()`` and ``load_state_dict()``.
@@ -82,11 +85,11 @@ class SharedState:
         self._optimizer.end_step()
 
     def _begin_to_step(self, *_: object) -> None:
-        if self._before_step is not None:
+        if self._before_step is not None and not (_TAKES_TRIALS in sys.modules and _is_trial()):
             self._before_step()
 
     def _note_step(self, *_: object) -> None:
-        self._stepped = True
+        self._stepped = self._stepped or not (_TAKES_TRIALS in sys.modules and _is_trial())
 
     def give_up_step(self) -> None:
         """Discards gradients in flight, and changes that leaves have made to buffers."""
@@ -291,6 +294,12 @@ def _is_scheduler(part: Any) -> bool:
 def _is_tensor(value: Any) -> bool:
     torch = _torch()
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _is_trial() -> bool:
+    from rueda.torch.trial_step import is_trial_step
+
+    return is_trial_step()
 
 
 def _torch() -> Any:

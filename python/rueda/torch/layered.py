@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from rueda.errors import InvalidArgumentError
+from rueda.torch.left_out import forget_marks
 
 __all__ = ["laid_over", "load_in_place", "note_step", "require_known"]
 
@@ -20,6 +21,7 @@ def laid_over(layer: type[torch.optim.Optimizer], optimizer: torch.optim.Optimiz
     param_groups. A scheduler also replaces the old one's step() by a wrapper, which must not hide the new one's; the
     layer's step() calls note_step().
     """
+    forget_marks(optimizer)
     base = optimizer.__class__
     own = {"__module__": base.__module__, "_rueda_below": weakref.ref(optimizer)}
     kind: Any = type(base.__name__, (layer, base), own)

@@ -37,10 +37,18 @@ from rueda.torch.deferred_updates import (
 from rueda.torch.gradient_groups import agree_on_groups
 from rueda.torch.gradients import GradientReducer, ReducerOptions, new_prefix
 from rueda.torch.layered import laid_over, load_in_place, note_step, require_known
+from rueda.torch.left_out import (
+    compression_matters,
+    marked,
+    refuse_strategy,
+    require_whole,
+    unmarked,
+)
 from rueda.torch.reductions import allreduce
 from rueda.torch.reproducible import Reproducible, make_reproducible
 from rueda.torch.shards import is_cut, require_same_parts
 from rueda.torch.state import require_optimizer
+from rueda.torch.trial_step import is_trial_step
 
 __all__ = ["Distributed", "DistributedOptimizer", "is_skipped", "names_of"]
 
@@ -65,13 +73,20 @@ class Distributed(torch.optim.Optimizer):
         kept = self._rueda.compression_state()
         if kept is not None:
             state[COMPRESSION_STATE] = kept
-        return state
+        return marked(state, [COMPRESSION_STATE] if compression_matters(kept) else [])
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads a state. Gradients in flight are discarded, so that a step can be repeated."""
+        """Loads a state. Gradients in flight are discarded, so that a step can be repeated.
+
+        Raises InvalidArgumentError for the state of an optimizer of wrap() whose strategy has something to lose, and
+        for one of torch's get_state_dict() that lacks what compression has lost of gradients.
+        """
         self._rueda_deferred.finish()
+        refuse_strategy(state_dict)
+        if self._rueda.options.policy is not None:
+            require_whole(state_dict, COMPRESSION_STATE)
         self._rueda.give_up()
-        rest = dict(state_dict)
+        rest = unmarked(dict(state_dict))
         self._rueda.load_compression_state(rest.pop(COMPRESSION_STATE, None))
         load_in_place(self, partial(super().load_state_dict, rest))
 
@@ -84,6 +99,9 @@ class Distributed(torch.optim.Optimizer):
         ranks, so that an optimizer that decides by the loss decides the same everywhere. It must return a loss on all
         ranks or on none.
         """
+        if is_trial_step():
+            self._rueda_deferred.finish()
+            return super().step()
         note_step(self)
         remedy = "use add_param_group() of the distributed optimizer, or make another"
         require_known(self.param_groups, self._rueda.known, remedy)

@@ -21,11 +21,10 @@ from rueda.torch.layered import laid_over, load_in_place, note_step, require_kno
 from rueda.torch.layouts import laid_out_like
 from rueda.torch.leaf_gradients import LeafGradients
 from rueda.torch.leaf_sum import Nodes, leaves_of
+from rueda.torch.left_out import LEAF_STATE, marked, refuse_strategy, require_whole, unmarked
+from rueda.torch.trial_step import is_trial_step
 
-__all__ = ["LEAF_STATE", "Leaf", "Reproducible", "make_reproducible"]
-
-# The key under which the optimizer's state_dict() has the state of the leaves.
-LEAF_STATE = "rueda_leaves"
+__all__ = ["Leaf", "Reproducible", "make_reproducible"]
 
 
 class Leaf:
@@ -311,6 +310,8 @@ class Reproducible(torch.optim.Optimizer):
         """Waits for the gradients' averages over the leaves, then takes the optimizer's step."""
         if closure is not None:
             raise InvalidArgumentError("reproducible=True: step() takes no closure")
+        if is_trial_step():
+            return super().step()
         note_step(self)
         require_known(self.param_groups, self._rueda_all_names, "make another distributed one")
         self.synchronize()
@@ -338,11 +339,17 @@ class Reproducible(torch.optim.Optimizer):
         state: dict[str, Any] = super().state_dict()
         leaves = self._rueda_leaves.count
         state[LEAF_STATE] = {"step": self._rueda_step, "leaves": leaves, "seed": self._rueda_seed}
-        return state
+        return marked(state, [LEAF_STATE] if self._rueda_step else [])
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads a state. Raises InvalidArgumentError if it has a different number of leaves."""
-        rest = dict(state_dict)
+        """Loads a state.
+
+        Raises InvalidArgumentError if it has a different number of leaves, if it is that of an optimizer of wrap()
+        whose strategy has something to lose, or if it is of torch's get_state_dict() and lacks the number of the step.
+        """
+        refuse_strategy(state_dict)
+        require_whole(state_dict, LEAF_STATE)
+        rest = unmarked(dict(state_dict))
         kept = rest.pop(LEAF_STATE, None)
         if kept is not None:
             if kept["leaves"] != self._rueda_leaves.count:

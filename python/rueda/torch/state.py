@@ -24,6 +24,7 @@ from rueda.torch.layouts import (
     strides_of_parameters,
     uninitialized,
 )
+from rueda.torch.left_out import unmarked
 from rueda.torch.optimizer_state import load_as_given
 from rueda.torch.shards import is_cut, like, local_of
 from rueda.torch.tensors import TorchAdapter
@@ -128,7 +129,7 @@ def outline_of(optimizer: torch.optim.Optimizer) -> tuple[Any, list[torch.Tensor
 
 def _shared_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The optimizer's state without what belongs to each rank: what compression has lost of its gradients."""
-    state = optimizer.state_dict()
+    state = unmarked(optimizer.state_dict())
     kept = state.get(COMPRESSION_STATE)
     if kept is not None:
         state[COMPRESSION_STATE] = shared_by_ranks(kept)

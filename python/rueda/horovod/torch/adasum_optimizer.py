@@ -18,6 +18,7 @@ from rueda.process_sets import takes_part
 from rueda.torch.compression import require_compressor
 from rueda.torch.layered import laid_over, load_in_place, note_step, require_known
 from rueda.torch.optimizer import names_of
+from rueda.torch.trial_step import is_trial_step
 
 __all__ = ["distribute_by_adasum"]
 
@@ -36,6 +37,8 @@ class _Adasum(torch.optim.Optimizer):
 
         Returns the loss of ``closure`` on this rank.
         """
+        if is_trial_step():
+            return super().step()
         note_step(self)
         remedy = "use add_param_group() of the distributed optimizer, or make another"
         require_known(self.param_groups, self._adasum_names, remedy)

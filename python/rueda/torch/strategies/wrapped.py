@@ -17,6 +17,14 @@ from rueda.torch.compression_state import COMPRESSION_STATE
 from rueda.torch.equiv import recorder as equiv
 from rueda.torch.gradients import new_prefix
 from rueda.torch.layered import laid_over, load_in_place, note_step, require_known
+from rueda.torch.left_out import (
+    STRATEGY_STATE,
+    compression_matters,
+    marked,
+    require_whole,
+    strategy_matters,
+    unmarked,
+)
 from rueda.torch.model_tensors import tensors_of
 from rueda.torch.optimizer import Distributed, names_of
 from rueda.torch.reductions import allreduce
@@ -37,11 +45,10 @@ from rueda.torch.strategies.optimizer_state import (
 from rueda.torch.strategies.parsing import strategy_of
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy
+from rueda.torch.trial_step import is_trial_step
 
 __all__ = ["Wrapped", "wrap"]
 
-# The strategy's key in an optimizer's state_dict().
-STRATEGY_STATE = "rueda_strategy"
 Loss = torch.Tensor | float
 _NOT_OF_MODEL = (
     "the optimizer has parameters that are not the model's: {}; create it from model.parameters() of the model that "
@@ -66,6 +73,8 @@ class Wrapped(torch.optim.Optimizer):
         ``closure``: as for the optimizer. If the strategy averages gradients, the loss is averaged, too, so that an
         optimizer that decides by the loss decides the same on all ranks.
         """
+        if is_trial_step():
+            return super().step()
         replica, strategy = self._rueda_replica, self._rueda_strategy
         if closure is not None and not strategy.takes_closure:
             raise UnsupportedError(f"{strategy.describe()} takes no closure")
@@ -297,9 +306,11 @@ class Wrapped(torch.optim.Optimizer):
         """The optimizer's state, with the state of this rank's strategy; after close(), with that of its end."""
         state: dict[str, Any] = super().state_dict()
         strategy = self._rueda_strategy
-        if isinstance(strategy, Closed):
-            return state | strategy.saved
-        return state | self._rueda_strategy_state()
+        added = strategy.saved if isinstance(strategy, Closed) else self._rueda_strategy_state()
+        needed = [STRATEGY_STATE] if strategy_matters(added[STRATEGY_STATE]) else []
+        if compression_matters(added.get(COMPRESSION_STATE)):
+            needed.append(COMPRESSION_STATE)
+        return marked(state | added, needed)
 
     def _rueda_strategy_state(self) -> dict[str, Any]:
         """What state_dict() adds to the optimizer's own state."""
@@ -310,6 +321,7 @@ class Wrapped(torch.optim.Optimizer):
             "batches": replica.batches,
             "trained": replica.trained,
             "kept": strategy.state_dict(),
+            "ranks_stay_equal": strategy.ranks_stay_equal,
         }
         state: dict[str, Any] = {STRATEGY_STATE: kept}
         compression = strategy.compression_state()
@@ -322,13 +334,14 @@ class Wrapped(torch.optim.Optimizer):
 
         Load the model first. The strategy goes on with the parameters that required gradients when it started, before
         the state was saved, whether they do now or not. Raises :class:`rueda.InvalidArgumentError` for the state of
-        another strategy or of other parameters, and after close().
+        another strategy or of other parameters, for one of torch's get_state_dict() that lacks what the strategy
+        keeps, and after close().
 
         Collective for strategies in pairs and over a table (:attr:`Strategy.loads_together`): a rank that has no state
         to load must tell the others by other means before they call this. If one rank's state is invalid, all raise
         :class:`rueda.InvalidArgumentError`; load another state before the next step.
         """
-        rest = dict(state_dict)
+        rest = unmarked(dict(state_dict))
         kept = rest.pop(STRATEGY_STATE, None)
         compression = rest.pop(COMPRESSION_STATE, None)
         replica, strategy = self._rueda_replica, self._rueda_strategy
@@ -338,6 +351,7 @@ class Wrapped(torch.optim.Optimizer):
         known = replica.originals.keys()
 
         def prepare() -> tuple[tuple[int, int, list[str] | None], dict[str, str]]:
+            require_whole(state_dict, *self._rueda_own_keys())
             if kept is not None and kept["strategy"] != strategy.describe():
                 raise InvalidArgumentError(
                     f"the state belongs to {kept['strategy']}, but this is {strategy.describe()}: wrap() with the "
@@ -364,6 +378,14 @@ class Wrapped(torch.optim.Optimizer):
             self._rueda_beginning.is_over = (
                 True  # the copy fits the saved parameters, whenever those are loaded
             )
+
+    def _rueda_own_keys(self) -> list[str]:
+        """What a state needs of state_dict()'s own keys to continue a training with this strategy."""
+        strategy = self._rueda_strategy
+        compresses = strategy.compression_state() is not None
+        goes_on_alone = strategy.ranks_stay_equal and not strategy.state_dict()
+        keys = [] if goes_on_alone else [STRATEGY_STATE]
+        return [*keys, COMPRESSION_STATE] if compresses else keys
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Always raises UnsupportedError: strategies keep state for each parameter from the start."""
