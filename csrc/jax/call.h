@@ -26,6 +26,7 @@ struct Call {
   // Where this rank is in the set when the call begins, which is not known when it is traced.
   std::size_t members = 0;
   bool is_root = false;
+  bool has_root = false;  // `root` is a member
 
   // Whether this is more than an array by itself.
   [[nodiscard]] bool is_tree() const { return paths.size() != 1 || !paths.front().empty(); }

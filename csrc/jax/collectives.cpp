@@ -1,5 +1,6 @@
 #include "jax/collectives.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstring>
@@ -132,6 +133,12 @@ const Output& output_of(const Call& call, const Handle& handle) {
                                  "; call jax.clear_caches(), so that it is traced again"));
 }
 
+// What was traced for a rank that has been lost since would be zeros on all.
+void require_root(const Call& call) {
+  if (call.kind != "reduce" || call.has_root) return;
+  throw_traced_for(call, str("root rank ", call.root, ", which is not in the process set now"));
+}
+
 // The parts that ranks get would have other sizes, and only some ranks could tell by theirs.
 void require_same_size(const Call& call) {
   if (call.kind != "reduce_scatter") return;
@@ -155,6 +162,7 @@ void locate(Call& call) {
   const std::vector<int> ranks = ranks_of(call.process_set);
   const int own = rank_in(call.process_set);
   call.members = ranks.size();
+  call.has_root = std::find(ranks.begin(), ranks.end(), call.root) != ranks.end();
   call.is_root = own >= 0 && ranks.at(static_cast<std::size_t>(own)) == call.root;
 }
 
@@ -191,6 +199,7 @@ std::vector<Handle> submit(const Call& call) {
 
 void finish(const Call& call, const std::vector<Handle>& handles) {
   for (const Handle& handle : handles) static_cast<void>(output_of(call, handle));
+  require_root(call);
   require_same_size(call);
   for (std::size_t i = 0; i < call.outputs.size(); ++i) {
     const Output& output = handles[i].output();

@@ -31,6 +31,8 @@ RANK_BITS = 32
 _PRIORITY_BITS = 32
 _ROW_BITS = 64
 _ADDRESS = re.compile("( at )?0x[0-9a-f]+")
+# As in what object.__repr__() returns; other classes may show numbers in hexadecimal.
+_AT_ADDRESS = re.compile(" at 0x[0-9a-f]+")
 
 
 def fits(number: int, bits: int) -> bool:
@@ -153,7 +155,7 @@ def same_text(value: object) -> str:
         return f"({elements},)" if len(value) == 1 else f"({elements})"
     if isinstance(value, dict) and type(value) is dict:
         return f"{{{', '.join(f'{same_text(k)}: {same_text(v)}' for k, v in value.items())}}}"
-    return without_addresses(repr(value))
+    return _AT_ADDRESS.sub("", repr(value))
 
 
 def shown(value: object) -> str:

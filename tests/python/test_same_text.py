@@ -20,7 +20,7 @@ class Plain:
     def method(self): ...
 
 class Odd:
-    def __repr__(self): return f"<Odd {{id(self):#x}}>"
+    def __repr__(self): return f"<Odd at {{id(self):#x}}>"
 
 words = "red", "green", "blue"
 waste = [object() for _ in range({waste})]  # so that addresses differ
@@ -67,3 +67,14 @@ def test_a_list_may_contain_itself() -> None:
     value: list[object] = [1]
     value.append(value)
     assert same_text(value) == "[1, ...]"
+
+
+def test_numbers_in_hexadecimal_count() -> None:
+    class Shown:
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+        def __repr__(self) -> str:
+            return f"Shown({self.value:#x})"
+
+    assert same_text(Shown(254)) != same_text(Shown(255))

@@ -76,6 +76,10 @@ def _now(*tensors: Any, spec: Spec) -> list[Any]:
     process_set = _set_of(spec)
     found = _tree_now if spec.is_tree else _array_now
     computed = found(spec, arrays, process_set)
+    if spec.kind == Kind.REDUCE and spec.root not in process_set.ranks:
+        raise InvalidArgumentError(
+            f"'{spec.name}': root rank {spec.root} is not in the process set now: it was when this was traced"
+        )
     if spec.kind == Kind.REDUCE and process_set.ranks[process_set.rank()] != spec.root:
         computed = [np.zeros_like(array) for array in computed]
     return [

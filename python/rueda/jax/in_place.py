@@ -14,6 +14,7 @@ must then be free to begin them all before any of them has ended, and XLA's CPU 
 from __future__ import annotations
 
 import inspect
+import re
 import zlib
 from collections import defaultdict
 from collections.abc import Sequence
@@ -81,6 +82,9 @@ class Spec(NamedTuple):
         return zlib.crc32(without_addresses(self.paths).encode()) & 0x7FFFFFFF
 
 
+# The scope of a branch of a ``cond`` or ``switch``.
+_BRANCH = re.compile(r"branch_\d+_fun")
+
 in_place_p = jax.extend.core.Primitive("rueda_in_place")
 in_place_p.multiple_results = True
 
@@ -103,8 +107,9 @@ def _exclude_each_other(one: Sequence[Any], other: Sequence[Any]) -> bool:
     within: Any = None
     for number, (here, there) in enumerate(zip(one, other, strict=False)):
         if here != there:
-            are_branches = here.name.startswith("branch_") and there.name.startswith("branch_")
-            return are_branches and number > 0 and within is other[number - 1]
+            # A program's own scopes may have any name.
+            are_branches = number > 0 and within.name == "cond" and within is other[number - 1]
+            return are_branches and all(_BRANCH.fullmatch(each.name) for each in (here, there))
         within = here
     return False
 

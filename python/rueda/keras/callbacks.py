@@ -122,7 +122,7 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
 def _average(values: list[float]) -> float:
     """The average, which may be infinite or NaN; exact before it is rounded."""
     if not all(map(math.isfinite, values)):
-        return sum(values) / len(values)  # without the errors of fsum()
+        return sum(each for each in values if not math.isfinite(each))  # without fsum()'s errors
     # Their sum may be too large for a float where their average is not.
     return float(sum(map(Fraction, values)) / len(values))
 

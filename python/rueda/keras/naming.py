@@ -24,9 +24,9 @@ def default_name(optimizer: Any, process_set: ProcessSet) -> str:
     """
     own = str(getattr(optimizer, "name", ""))
     kind = re.sub(r"_\d+$", "", own)
-    if kind.replace("_", "") != type(optimizer).__name__.replace("_", "").lower():
+    if kind.replace("_", "").lower() != type(optimizer).__name__.replace("_", "").lower():
         return f"keras.{own}"  # a name that the program has given
-    key = world_number(), number_of(process_set), kind
+    key = world_number(), number_of(process_set), type(optimizer).__name__
     number = _named[key]
     _named[key] += 1
     return f"keras.{kind}.{number}" if number else f"keras.{kind}"

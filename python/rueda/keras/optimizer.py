@@ -56,12 +56,26 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
         >>> model.compile(optimizer=optimizer, loss="mse")  # doctest: +SKIP
     """
     rueda.rank()  # raises if there is no world
+    require_plain(optimizer)  # before it uses up a name
     label = name or default_name(optimizer, process_set)
     return distribute(optimizer, Reduction(label, op, process_set))
 
 
 def distribute(optimizer: Any, reduction: Callable[[str, list[Any], list[Any]], list[Any]]) -> Any:
     """Like :func:`DistributedOptimizer`, but reduces by ``reduction(backend name, gradients, variables)``."""
+    require_plain(optimizer)
+    # Bypass Keras' __setattr__, which would track them as the model's state.
+    own = vars(optimizer)
+    own[_MARK] = reduction
+    own["apply"] = _applying(optimizer, reduction)
+    own["build"] = _building(optimizer)
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        own["stateless_apply"] = _applying_stateless(optimizer, reduction)
+    return optimizer
+
+
+def require_plain(optimizer: Any) -> None:
+    """Raises :class:`rueda.InvalidArgumentError` for what is no Keras optimizer or is distributed already."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise InvalidArgumentError(
             f"DistributedOptimizer takes a keras.optimizers.Optimizer, not a {type(optimizer).__name__}"
@@ -72,14 +86,6 @@ def distribute(optimizer: Any, reduction: Callable[[str, list[Any], list[Any]], 
             raise InvalidArgumentError(
                 f"the optimizer {each.name!r} is distributed already: give DistributedOptimizer the plain one, once"
             )
-    # Bypass Keras' __setattr__, which would track them as the model's state.
-    own = vars(optimizer)
-    own[_MARK] = reduction
-    own["apply"] = _applying(optimizer, reduction)
-    own["build"] = _building(optimizer)
-    if scales:
-        own["stateless_apply"] = _applying_stateless(optimizer, reduction)
-    return optimizer
 
 
 def _applying(optimizer: Any, reduction: Callable[..., list[Any]]) -> Callable[..., Any]:

@@ -94,9 +94,15 @@ def check_digits_are_trained_as_by_one_process():
 
 def check_optimizers_that_only_one_rank_makes_change_no_names():
     """Such as those of a model that rank 0 alone has loaded."""
+    distributed = rueda.keras.DistributedOptimizer(keras.optimizers.SGD())
     if rueda.rank() == 0:
         keras.optimizers.SGD()
         keras.optimizers.Adam()
+        try:
+            rueda.keras.DistributedOptimizer(distributed)
+            raise AssertionError("it was distributed twice")
+        except rueda.InvalidArgumentError:
+            pass  # and uses up no name
     x, y = samples()
     names = []
     for plain in (keras.optimizers.SGD(0.05), keras.optimizers.Adam(), keras.optimizers.SGD(0.05)):

@@ -14,7 +14,7 @@ from rueda.horovod.tensorflow.gradients import Gradients, check_groups
 from rueda.horovod.tensorflow.host import translated
 from rueda.horovod.tensorflow.reduce_ops import Average, Sum
 from rueda.keras.naming import default_name
-from rueda.keras.optimizer import distribute
+from rueda.keras.optimizer import distribute, require_plain
 
 __all__ = ["of_keras"]
 
@@ -58,6 +58,7 @@ def of_keras(
                 f"give gradient_accumulation_steps={passes} to the optimizer itself"
             )
         optimizer.gradient_accumulation_steps = passes
+    require_plain(optimizer)  # before it uses up a name
     gradients = Gradients(
         name or default_name(optimizer, process_set),
         op,
