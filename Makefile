@@ -4,8 +4,8 @@ PYTHON ?= python3
 JOBS ?= $(shell nproc)
 # C++ tests at a time: in half of them, ranks wait for a deadline or for mpirun.
 AT_ONCE ?= $(shell echo $$(($(JOBS) + 2)))
-# Processes that share the tests in Python, which also wait: one more than CI has processors.
-WORKERS ?= 3
+# Processes that share the tests in Python, which also wait: two more than CI has processors.
+WORKERS ?= 4
 # How often `make soak` repeats, and for how long it and `make fuzz` do what takes any time.
 ROUNDS ?= 20
 MINUTES ?= 10

@@ -307,23 +307,37 @@ def test_a_rank_that_is_lost_between_two_loops_costs_nothing_of_either(loop: str
         assert_all_have(4004, ended, job.outputs())
 
 
-def test_a_rank_for_which_a_call_has_not_ended_when_another_is_lost_meets_the_others_in_the_next() -> (
-    None
-):
-    """Its own last commit fails, as it were, while the others' has succeeded and they have begun the next call."""
-    last = """
-commit = state.commit
-def commit_with_a_loss():
-    commit()
-    if number == 0 and state.batch == 4 and rueda.size() == 3:
-        rueda.allreduce(np.ones(1), "nobody else comes")
-state.commit = commit_with_a_loss
+@pytest.mark.parametrize("anew", [False, True], ids=["one State", "a State for each call"])
+@pytest.mark.parametrize("behind", [0, 2])
+def test_a_rank_for_which_a_call_has_not_ended_at_a_loss_meets_the_others(
+    behind: int, anew: bool
+) -> None:
+    """Its own last commit fails, as it were; that of the others has succeeded, and they are in the next call."""
+    last = f"""
+done = []
+def with_a_loss(state):
+    commit = state.commit
+    def commit_with_a_loss():
+        commit()
+        if number == {behind} and state.batch == 4 and rueda.size() == 3 and not done:
+            done.append(True)
+            rueda.allreduce(np.ones(1), "nobody else comes")
+    state.commit = commit_with_a_loss
+    return state
 """
+    loop = RUN
+    if anew:
+        state = "rueda.elastic.State(model=model, optimizer=optimizer, batch=0)"
+        loop = loop.replace("body(state, epoch)\n", f"body(with_a_loss({state}), epoch)\n")
+    else:
+        last += RUN + "with_a_loss(state)\n"
+        loop = ""
     dies = "if number == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-    with ElasticJob(COMMON + RUN + last + "train(0)\n" + dies + "train(3)\ntell()", 3) as job:
+    with ElasticJob(COMMON + last + loop + "train(0)\n" + dies + "train(3)\ntell()", 3) as job:
         ended = job.ended()
         assert ended.pop(1).returncode == -signal.SIGKILL, job.outputs()
         assert_all_have(4004, ended, job.outputs())
+        assert "has ended on the other ranks" in ended[behind].output, job.outputs()
 
 
 # A loss between the scaler's step() and its update(), and in a second loop between unscale_() and step().

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -228,18 +228,19 @@ def position(loop: Loop | None, parts: Sequence[Any]) -> Position:
     return Position(loop, record.has_passed, problem, record.has_results)
 
 
-def ranks_behind(positions: Mapping[int, Position]) -> set[int]:
+def ranks_behind(positions: Sequence[Position], members: Sequence[int]) -> set[int]:
     """The ranks for which a call has not ended that others have left for the next: one was lost just then.
 
-    All have committed all of it, as the others would not have left it otherwise. ``positions``: of the ranks that have
-    the state. Nobody counts as behind if the others' calls have returned anything, which these ranks would lack.
+    They have committed as often as the others, and nothing that all do together was left to do. ``members``: the ranks
+    that are no newcomers, or have the state. Nobody counts as behind if the others' calls have returned anything, which
+    these ranks would lack.
     """
-    furthest = max((each.loop.number[0] for each in positions.values()), default=0)
-    if any(each.has_results for each in positions.values() if each.loop.number[0] == furthest):
+    furthest = max((positions[number].loop.number[0] for number in members), default=0)
+    if any(each.has_results for each in positions if each.loop.number[0] == furthest):
         return set()
     return {
         number
-        for number, each in positions.items()
+        for number, each in enumerate(positions)
         if each.loop.call == RUN and each.loop.number[0] == furthest - 1
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -14,6 +15,8 @@ from rueda.errors import PeerLostError, ShutdownError, error_in
 from rueda.recovery import can_recover, recover
 
 __all__ = ["run"]
+
+_log = logging.getLogger("rueda")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -75,6 +78,11 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
         try:
             result = restarted(state, *args, **kwargs)
         except CallIsOver:  # a rank was lost just when it ended
+            _log.warning(
+                "%s has ended on the other ranks when one was lost: this rank goes on after it, without what the "
+                "function does after its last commit",
+                loop,
+            )
             return cast(T, None)  # as on the others
         note_result(result)
         return result

@@ -168,7 +168,9 @@ class State:
         own = (self._names, self._has_state, self._commits, self._is_newcomer)
         told = allgather_object((own, position(None, self._parts())), "elastic.commits")
         every = [each for each, _ in told]
-        behind = ranks_behind({n: its for n, (each, its) in enumerate(told) if each[1]})
+        # Those ahead may share another State in the next call, which none of them has the others' of yet.
+        members = [n for n, (_, has, _, is_newcomer) in enumerate(every) if has or not is_newcomer]
+        behind = ranks_behind([where for _, where in told], members)
         if rank() in behind:
             # The others may have changed more since the last commit: theirs is taken in the next call.
             self._has_state, self._is_newcomer = False, True

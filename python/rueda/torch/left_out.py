@@ -98,13 +98,12 @@ def require_whole(state: Mapping[str, Any], *used: str) -> None:
 def refuse_strategy(state: Mapping[str, Any]) -> None:
     """Raises InvalidArgumentError for the state of a strategy that has something to lose without it."""
     kept = state.get(STRATEGY_STATE)
-    if kept is None and STRATEGY_STATE not in _left_out_of(state):
-        return
-    if kept is None or strategy_matters(kept):
-        whose = "an optimizer with a strategy" if kept is None else kept["strategy"]
+    if kept is None:
+        require_whole(state)
+    elif strategy_matters(kept):
         raise InvalidArgumentError(
-            f"the state belongs to {whose}, but this is a DistributedOptimizer, which would lose what the strategy "
-            f'keeps: wrap() with the state\'s strategy, load it, then switch("sync"), whose state fits here'
+            f"the state belongs to {kept['strategy']}, but this is a DistributedOptimizer, which would lose what the "
+            f'strategy keeps: wrap() with the state\'s strategy, load it, then switch("sync"), whose state fits here'
         )
 
 

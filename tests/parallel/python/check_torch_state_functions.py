@@ -130,7 +130,11 @@ def check_another_strategy_misses_it_too() -> None:
     """The state has parameters of its rank, or gradients that are pending."""
     for strategy in ("local:3", "accumulate:3"):
         _, _, states = _taken(strategy)
-        for kind, part in (("sync", "'rueda_strategy'"), ({}, "wrap()"), (LEAVES, "wrap()")):
+        for kind, part in (
+            ("sync", "'rueda_strategy'"),
+            ({}, "'rueda_strategy'"),
+            (LEAVES, "'rueda_strategy'"),
+        ):
             with raises(InvalidArgumentError, part):
                 _set(*_make(kind), states)
 
