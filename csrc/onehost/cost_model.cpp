@@ -254,28 +254,30 @@ constexpr std::size_t likely_on_huge_pages = 4 << 20;
 // Upper limit on how much faster tensors on huge pages are accessed.
 constexpr double gain_of_huge_pages = 1.5;
 
-// Cost of the best alternative to staging.
-double other_than_staged(const HostCosts& costs, std::size_t bytes) {
-  return std::min(costs.at(costs.flat, bytes), costs.at(costs.direct, bytes));
+// Cost of the alternative to staging: flat up to `limit`, beyond which slots may have no room for
+// it, however good it was there.
+double other_than_staged(const HostCosts& costs, std::size_t limit, std::size_t bytes) {
+  return costs.at(bytes < limit ? costs.flat : costs.direct, bytes);
 }
 
 // The size from which staging is fastest by a clear margin, since it needs more of the ranks to be
 // awake at once. Twice the largest measured size if it never is.
-std::size_t staged_from(const HostCosts& costs) {
+std::size_t staged_from(const HostCosts& costs, std::size_t limit) {
   constexpr double clearly = 0.9;
   std::size_t bytes = 256;
   while (static_cast<double>(bytes) <= costs.large_bytes &&
-         costs.at(costs.staged, bytes) >= clearly * other_than_staged(costs, bytes)) {
+         costs.at(costs.staged, bytes) >= clearly * other_than_staged(costs, limit, bytes)) {
     bytes *= 2;
   }
   return bytes;
 }
 
 // Where that ends, if it starts at `from`; nullopt if it does not end.
-std::optional<std::size_t> staged_until(const HostCosts& costs, std::size_t from) {
+std::optional<std::size_t> staged_until(const HostCosts& costs, std::size_t limit,
+                                        std::size_t from) {
   std::size_t bytes = from;
   while (static_cast<double>(bytes) <= costs.large_bytes) {
-    if (costs.at(costs.staged, bytes) >= other_than_staged(costs, bytes)) return bytes;
+    if (costs.at(costs.staged, bytes) >= other_than_staged(costs, limit, bytes)) return bytes;
     bytes *= 2;
   }
   const bool always = costs.staged.large * gain_of_huge_pages < costs.direct.large;
@@ -302,16 +304,17 @@ HostPolicy policy_of(const HostCosts& costs) {
 }
 
 AlgorithmTable table_of(const HostCosts& costs) {
-  const auto limit = static_cast<std::int64_t>(policy_of(costs).flat_limit);
+  const std::size_t flat_limit = policy_of(costs).flat_limit;
+  const auto limit = static_cast<std::int64_t>(flat_limit);
   const AlgorithmTable otherwise = AlgorithmTable::of_limit(limit);
-  const std::size_t from = staged_from(costs);
+  const std::size_t from = staged_from(costs, flat_limit);
   if (costs.staged.large <= 0 || static_cast<double>(from) > costs.large_bytes) return otherwise;
   std::vector<AlgorithmTable::Row> rows;
   for (const AlgorithmTable::Row& row : otherwise.rows()) {
     if (row.from < static_cast<std::int64_t>(from)) rows.push_back(row);
   }
   rows.push_back({static_cast<std::int64_t>(from), Algorithm::staged});
-  if (const auto until = staged_until(costs, from)) {
+  if (const auto until = staged_until(costs, flat_limit, from)) {
     const auto end = static_cast<std::int64_t>(*until);
     rows.push_back({end, otherwise.choose(end)});
     if (end < limit) rows.push_back({limit, Algorithm::direct});

@@ -60,6 +60,17 @@ TEST_CASE("in parts up to where reaching for tensors is the quicker way") {
   }
 }
 
+TEST_CASE("in parts where copies of whole tensors are best, but have no room") {
+  // As with 2 ranks on 2 processors: 13, 14 and 22 us for 256 KiB.
+  const auto with_direct = [](double per_kib) {
+    return costs_of(line(500, 50, 512), line(1000, 52, 512), line(3000, per_kib, 512), 512);
+  };
+  CHECK(policy_of(with_direct(76)).flat_limit == 512 << 10);
+  CHECK(table_of(with_direct(76)).to_string() == "flat:0-512K;staged:512K-");
+  CHECK(table_of(with_direct(66)).to_string() == "flat:0-512K;staged:512K-4M;direct:4M-");
+  CHECK(table_of(with_direct(54)).to_string() == "flat:0-512K;direct:512K-");
+}
+
 TEST_CASE("a gain that a measurement may feign is none") {
   const HostCosts costs =
       costs_of(line(1000, 300, 256), line(1000, 290, 256), line(5000, 290, 256));
