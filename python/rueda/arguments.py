@@ -24,13 +24,11 @@ __all__ = [
     "shown",
     "text_of",
     "whole_number",
-    "without_addresses",
 ]
 
 RANK_BITS = 32
 _PRIORITY_BITS = 32
 _ROW_BITS = 64
-_ADDRESS = re.compile("( at )?0x[0-9a-f]+")
 # As in what object.__repr__() returns; other classes may show numbers in hexadecimal.
 _AT_ADDRESS = re.compile(" at 0x[0-9a-f]+")
 
@@ -131,11 +129,6 @@ def priority_of(priority: int) -> int:
     if not fits(number, _PRIORITY_BITS):
         raise Refusal(f"priority={shown(number)} has more than {_PRIORITY_BITS} bits")
     return number
-
-
-def without_addresses(text: str) -> str:
-    """What ``repr()`` returned, without the addresses of functions and objects, which differ between processes."""
-    return _ADDRESS.sub("", text)
 
 
 @reprlib.recursive_repr()

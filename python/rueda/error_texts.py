@@ -25,9 +25,8 @@ def describe(kind: type[BaseException], value: BaseException) -> str:
     """
     try:
         text = str(value)
-    except (
-        Exception
-    ):  # an exception class of the application may be broken; ours must still get out
+    # An exception class of the application may be broken; ours must still get out.
+    except Exception:
         text = ""
     start, quoted = _divided(text)
     if quoted:

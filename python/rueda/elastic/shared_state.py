@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 from rueda.errors import InvalidArgumentError
 from rueda.lifecycle import rank
 from rueda.objects import allgather_object, broadcast_object
+from rueda.trial_step import STATE_FUNCTIONS, is_trial_step
 
 if TYPE_CHECKING:
     from rueda.torch.replay import Shadow
     from rueda.torch.state_pieces import TensorState
 
 __all__ = ["SharedState", "misfits", "strays_of", "uncovered"]
-
-# The module whose functions take steps that are none of the training's. While it is not imported, none is looked for.
-_TAKES_TRIALS = "torch.distributed.checkpoint.state_dict"
 
 
 class SharedState:
@@ -85,11 +83,13 @@ class SharedState:
         self._optimizer.end_step()
 
     def _begin_to_step(self, *_: object) -> None:
-        if self._before_step is not None and not (_TAKES_TRIALS in sys.modules and _is_trial()):
+        if self._before_step is not None and not (
+            STATE_FUNCTIONS in sys.modules and is_trial_step()
+        ):
             self._before_step()
 
     def _note_step(self, *_: object) -> None:
-        self._stepped = self._stepped or not (_TAKES_TRIALS in sys.modules and _is_trial())
+        self._stepped = self._stepped or not (STATE_FUNCTIONS in sys.modules and is_trial_step())
 
     def give_up_step(self) -> None:
         """Discards gradients in flight, and changes that leaves have made to buffers."""
@@ -294,12 +294,6 @@ def _is_scheduler(part: Any) -> bool:
 def _is_tensor(value: Any) -> bool:
     torch = _torch()
     return torch is not None and isinstance(value, torch.Tensor)
-
-
-def _is_trial() -> bool:
-    from rueda.torch.trial_step import is_trial_step
-
-    return is_trial_step()
 
 
 def _torch() -> Any:

@@ -15,6 +15,7 @@ from jax.interpreters import batching, mlir
 import rueda
 from rueda import _native, dtypes
 from rueda.adapter import Refusal
+from rueda.error_texts import describe
 from rueda.errors import InvalidArgumentError, MismatchError, RuedaError, UnsupportedError
 from rueda.jax.in_place import Kind, Spec, in_place_p, register_lowering
 from rueda.lifecycle import first_world_number
@@ -68,10 +69,9 @@ def _now(*tensors: Any, spec: Spec) -> list[Any]:
         raise refused(spec, len(tensors), Refusal(str(error), unsupported)) from None
     try:
         arrays = [np.asarray(tensor) for tensor in tensors]
-    except (
-        Exception
-    ) as error:  # such as of arrays that were deleted or donated, or whose computation has failed
-        refusal = Refusal(f"an array cannot be used: {type(error).__name__}: {error}")
+    # Such as of arrays that were deleted or donated, or whose computation has failed.
+    except Exception as error:
+        refusal = Refusal(f"an array cannot be used: {describe(type(error), error)}")
         raise refused(spec, len(tensors), refusal) from error
     process_set = _set_of(spec)
     found = _tree_now if spec.is_tree else _array_now

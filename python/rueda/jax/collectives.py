@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from rueda.adapter import Refusal
 from rueda.arguments import reduction_of, text_of
+from rueda.error_texts import describe
 from rueda.errors import InvalidArgumentError
 from rueda.jax import derivatives as _derivatives  # noqa: F401 - gives the primitive its derivatives
 from rueda.jax.collective import refused, run
@@ -164,7 +165,7 @@ def _on_tree(
         if is_traced:
             raise
         unsupported = isinstance(error, TypeError | ValueError)
-        text = f"{type(error).__name__}: {error}"
-        raise refused(spec, len(found), Refusal(text, unsupported)) from error
+        unusable = Refusal(describe(type(error), error), unsupported)
+        raise refused(spec, len(found), unusable) from error
     results = run(spec, tensors)
     return jax.tree_util.tree_unflatten(structure, results)

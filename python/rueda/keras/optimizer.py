@@ -62,8 +62,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
 
 
 def distribute(optimizer: Any, reduction: Callable[[str, list[Any], list[Any]], list[Any]]) -> Any:
-    """Like :func:`DistributedOptimizer`, but reduces by ``reduction(backend name, gradients, variables)``."""
-    require_plain(optimizer)
+    """Like :func:`DistributedOptimizer`, but reduces by ``reduction(backend name, gradients, variables)``.
+
+    ``optimizer``: one that :func:`require_plain` accepts.
+    """
     # Bypass Keras' __setattr__, which would track them as the model's state.
     own = vars(optimizer)
     own[_MARK] = reduction

@@ -126,8 +126,9 @@ class _Places:
 
 @dataclass(frozen=True)
 class _Member:
-    """What a recording is among those of the same run."""
+    """What a recording is among those of the same run; ``steps``: when its own ended."""
 
+    steps: Times
     place: int
     presence: Presence
     first_step: int
@@ -135,9 +136,9 @@ class _Member:
 
 def split(recordings: Sequence[Recording]) -> list[RankSplit]:
     """Of all ranks, in the order of the recordings: first those of the first world, then as others joined."""
+    ends = [_steps(recording) for recording in recordings]
     numbered = [
-        _numbered(recording, worlds)
-        for recording, worlds in zip(recordings, world_numbers(recordings), strict=True)
+        _numbered(*each) for each in zip(recordings, world_numbers(recordings), ends, strict=True)
     ]
     operations = [each[0] for each in numbered]
     offsets = _offsets(recordings, operations)
@@ -147,7 +148,6 @@ def split(recordings: Sequence[Recording]) -> list[RankSplit]:
     # What a table takes to answer when nobody is waited for.
     answer = int(np.percentile(durations, 10)) if len(durations) else 0
     places = _places(recordings)
-    ends = [_steps(recording) for recording in recordings]
     firsts = first_steps(recordings, ends)
     present = presences(recordings)
     found = []
@@ -156,7 +156,7 @@ def split(recordings: Sequence[Recording]) -> list[RankSplit]:
         lost: list[Intervals] = []
         waited_for = np.zeros(places.size)
         waited_in_steps = np.zeros_like(waited_for)
-        first, last_end = _after_warm_up(recording)
+        first, last_end = _after_warm_up(recording, ends[number])
         for key in np.unique(waits.key):
             if key not in last:
                 continue
@@ -175,7 +175,8 @@ def split(recordings: Sequence[Recording]) -> list[RankSplit]:
         pulled = pulls[number]
         lost.append(intervals(pulled["begin"], pulled["end"] - answer))
         waited = (waited_for, waited_in_steps)
-        member = _Member(int(places.of[number]), present[number], firsts[number])
+        place = int(places.of[number])
+        member = _Member(ends[number], place, present[number], firsts[number])
         uncertainty = offsets[number].uncertainty
         found.append(_split(recording, member, waits, np.concatenate(lost), waited, uncertainty))
     return found
@@ -220,14 +221,16 @@ def _steps(recording: Recording) -> Times:
     return np.sort(rows["end"])
 
 
-def _numbered(recording: Recording, worlds: Times) -> tuple[Operations, _Waits]:
-    """Submissions of a world by key, and the waits for them. ``worlds``: the number of each row's."""
+def _numbered(recording: Recording, worlds: Times, steps: Times) -> tuple[Operations, _Waits]:
+    """Submissions of a world by key, and the waits for them.
+
+    ``worlds``: the number of each row's; ``steps``: when they ended.
+    """
     rows = recording.rows
     keys = rows["key"].astype(np.int64) + (worlds << 32) * (rows["key"] > 0)
     is_submission = (rows["kind"] == Kind.SUBMIT) & (rows["key"] > 0)
     is_wait = (rows["kind"] == Kind.WAIT) & (rows["flags"] & MAIN > 0)
     is_done = rows["kind"] == Kind.DONE
-    steps = _steps(recording)
     submitted: dict[int, Times] = {}
     done: dict[int, Times] = {}
     waits: list[Times] = []
@@ -304,7 +307,7 @@ def _split(
     training_batches = batches[is_training]
     own = of(Kind.OWN, Kind.WORLD)
     evaluation = batches[~is_training]
-    steps = _steps(recording)
+    steps = member.steps
     starts = _starts(steps, training_batches["begin"])
     has_start = starts < steps if len(steps) else np.zeros(0, bool)
     zones = intervals(starts[has_start], steps[has_start]) if len(steps) else NONE
@@ -405,11 +408,10 @@ def _edges(steps: Times, starts: Times, zones: Intervals) -> Times:
     return steps
 
 
-def _after_warm_up(recording: Recording) -> tuple[int, int]:
+def _after_warm_up(recording: Recording, steps: Times) -> tuple[int, int]:
     """From where to where the steps are in which stragglers are looked for."""
     rows = recording.of(Kind.INPUT)
     batches = rows[(rows["flags"] & MAIN > 0) & (rows["flags"] & EVAL == 0)]
-    steps = _steps(recording)
     edges = _edges(steps, _starts(steps, batches["begin"]), NONE)[WARM_UP:]
     return (int(edges[0]), int(edges[-1])) if len(edges) else (0, 0)
 

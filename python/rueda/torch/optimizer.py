@@ -48,7 +48,7 @@ from rueda.torch.reductions import allreduce
 from rueda.torch.reproducible import Reproducible, make_reproducible
 from rueda.torch.shards import is_cut, require_same_parts
 from rueda.torch.state import require_optimizer
-from rueda.torch.trial_step import is_trial_step
+from rueda.trial_step import is_trial_step
 
 __all__ = ["Distributed", "DistributedOptimizer", "is_skipped", "names_of"]
 

@@ -22,7 +22,7 @@ from rueda.torch.layouts import laid_out_like
 from rueda.torch.leaf_gradients import LeafGradients
 from rueda.torch.leaf_sum import Nodes, leaves_of
 from rueda.torch.left_out import LEAF_STATE, marked, refuse_strategy, require_whole, unmarked
-from rueda.torch.trial_step import is_trial_step
+from rueda.trial_step import is_trial_step
 
 __all__ = ["Leaf", "Reproducible", "make_reproducible"]
 

@@ -18,7 +18,7 @@ from rueda.process_sets import takes_part
 from rueda.torch.compression import require_compressor
 from rueda.torch.layered import laid_over, load_in_place, note_step, require_known
 from rueda.torch.optimizer import names_of
-from rueda.torch.trial_step import is_trial_step
+from rueda.trial_step import is_trial_step
 
 __all__ = ["distribute_by_adasum"]
 

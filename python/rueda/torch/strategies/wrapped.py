@@ -45,7 +45,7 @@ from rueda.torch.strategies.optimizer_state import (
 from rueda.torch.strategies.parsing import strategy_of
 from rueda.torch.strategies.replica import Replica
 from rueda.torch.strategies.strategy import Strategy
-from rueda.torch.trial_step import is_trial_step
+from rueda.trial_step import is_trial_step
 
 __all__ = ["Wrapped", "wrap"]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["is_trial_step"]
+__all__ = ["STATE_FUNCTIONS", "is_trial_step"]
 
-_MODULE = "torch.distributed.checkpoint.state_dict"
+# The module whose functions take such steps. While it is not imported, there are none.
+STATE_FUNCTIONS = "torch.distributed.checkpoint.state_dict"
 _FUNCTION = "_init_optim_state"
 # How many callers may be between torch's function and a layer, such as a scheduler's wrapper of step().
 _CALLERS = 16
@@ -20,11 +21,11 @@ def is_trial_step() -> bool:
     must be exchanged, and it must not count. Gradients and learning rate alone do not tell, as a rank may have such a
     step in a training, and the others wait for it.
     """
-    if _MODULE not in sys.modules:
+    if STATE_FUNCTIONS not in sys.modules:
         return False
     frame = sys._getframe(1)
     for _ in range(_CALLERS):
-        if frame.f_code.co_name == _FUNCTION and frame.f_globals.get("__name__") == _MODULE:
+        if frame.f_code.co_name == _FUNCTION and frame.f_globals.get("__name__") == STATE_FUNCTIONS:
             return True
         if frame.f_back is None:
             return False
