@@ -160,7 +160,7 @@ soak: build worlds chaos asan tsan torch-versions  ## the tests again and again:
 	tests/model/replay build/release/tests/plan_unit_tests $$RANDOM 1000
 	ctest --test-dir build/release --output-on-failure -j $(AT_ONCE) --repeat until-fail:$(ROUNDS)
 	ctest --test-dir build/tsan --output-on-failure -j $(AT_ONCE) --repeat until-fail:$(ROUNDS)
-	for round in $$(seq $(ROUNDS)); do python -m pytest -q -x tests/python tests/launcher tests/bench || exit 1; done
+	for round in $$(seq $(ROUNDS)); do python -m pytest -q -x --hypothesis-profile search tests/python tests/launcher tests/bench || exit 1; done
 
 .PHONY: chaos
 chaos: build  ## kills, freezes and adds ranks at random moments: make chaos KILLS=200
