@@ -3,24 +3,21 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "reduce/combine.h"
+#include "reduce/key_merge.h"
+#include "reduce/keyed_rows.h"
 #include "rueda/types.h"
 
 namespace rueda {
 
-// Rows in any order, with keys that may repeat.
-struct KeyedRows {
-  const void* keys = nullptr;  // not negative
-  const std::byte* values = nullptr;
-  std::size_t count = 0;
-};
-
 class RowSums {
  public:
-  // Sorts the rows of all parts by key, equal ones in the order of parts and within each part. Does
-  // not copy values: the parts' memory must stay as it is until write() has returned.
+  // Orders the rows of all parts by key, equal ones in the order of parts and within each part.
+  // Does not copy values: the parts' memory must stay as it is until write() has returned.
   // `key_bytes`: 4 or 8. `width`: values per row.
   RowSums(std::span<const KeyedRows> parts, std::size_t key_bytes, std::size_t width,
           DataType dtype);
@@ -39,11 +36,16 @@ class RowSums {
     std::uint64_t key;
     const std::byte* values;
   };
-  static void sort(std::vector<Row>& rows);
+  void sort();
+  void write_merged(std::int64_t* keys, std::byte* values, const Combiner& combiner) const;
+  void write_sorted(std::int64_t* keys, std::byte* values, const Combiner& combiner) const;
 
+  std::vector<KeyedRows> parts_;
+  std::size_t key_bytes_;
   std::size_t width_;
   DataType dtype_;
-  std::vector<Row> rows_;  // sorted
+  std::optional<MergedKeys> merged_;  // if the parts can be merged as they are
+  std::vector<Row> rows_;             // sorted; otherwise
   std::int64_t count_ = 0;
 };
 

@@ -51,11 +51,13 @@ std::map<Key, std::vector<float>> reference(const std::vector<Part<Key>>& parts,
   return sums;
 }
 
+enum class Keys { any, sorted, distinct };
+
 template <class Key>
-void check(Key extent, bool is_sorted) {
+void check(Key extent, Keys kind) {
   const std::size_t count = GENERATE(0U, 1U, 2U, 7U, 100U, 3000U);
   const std::size_t width = GENERATE(0U, 1U, 3U, 16U);
-  const std::size_t number_of_parts = GENERATE(1U, 2U, 5U);
+  const std::size_t number_of_parts = GENERATE(1U, 2U, 5U, 8U, 9U);
   const int divisor = GENERATE(1, 3);
   std::mt19937_64 random(count + width + number_of_parts);
   std::vector<Part<Key>> parts(number_of_parts);
@@ -63,8 +65,11 @@ void check(Key extent, bool is_sorted) {
     for (std::size_t i = 0; i < count; ++i) {
       part.keys.push_back(static_cast<Key>(random() % static_cast<std::uint64_t>(extent)));
     }
-    if (is_sorted) std::ranges::sort(part.keys);
-    for (std::size_t i = 0; i < count * width; ++i) {
+    if (kind != Keys::any) std::ranges::sort(part.keys);
+    if (kind == Keys::distinct) {
+      part.keys.erase(std::ranges::unique(part.keys).begin(), part.keys.end());
+    }
+    for (std::size_t i = 0; i < part.keys.size() * width; ++i) {
       part.values.push_back(std::uniform_real_distribution(-1.0F, 1.0F)(random));
     }
   }
@@ -85,18 +90,18 @@ void check(Key extent, bool is_sorted) {
 }  // namespace
 
 TEST_CASE("rows with the same key are added in order, whatever the keys") {
-  const bool is_sorted = GENERATE(false, true);
+  const Keys kind = GENERATE(Keys::any, Keys::sorted, Keys::distinct);
   SECTION("few, so that most repeat") {
-    check<std::int32_t>(5, is_sorted);
+    check<std::int32_t>(5, kind);
   }
   SECTION("of 4 bytes") {
-    check<std::int32_t>(INT32_MAX, is_sorted);
+    check<std::int32_t>(INT32_MAX, kind);
   }
   SECTION("of 8 bytes") {
-    check<std::int64_t>(INT64_MAX, is_sorted);
+    check<std::int64_t>(INT64_MAX, kind);
   }
   SECTION("dense, so that neighbours are summed together") {
-    check<std::int64_t>(4000, is_sorted);
+    check<std::int64_t>(4000, kind);
   }
 }
 
