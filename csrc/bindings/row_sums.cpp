@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,6 +11,7 @@
 
 #include "api/bindings.h"
 #include "gil.h"
+#include "reduce/key_samples.h"
 
 namespace py = pybind11;
 
@@ -39,6 +41,28 @@ void write(const RowSums& sums, std::uintptr_t keys, std::uintptr_t values, int 
              factor);
 }
 
+// Returns how many keys were written.
+std::size_t write_sample(std::uintptr_t keys, std::size_t count, std::size_t limit,
+                         std::uintptr_t target) {
+  const GilReleased released;
+  const KeyedRows rows{reinterpret_cast<const void*>(keys), nullptr, count};
+  const auto sample = sample_keys(rows, sizeof(std::int64_t), limit);
+  std::ranges::copy(sample, reinterpret_cast<std::int64_t*>(target));
+  return sample.size();
+}
+
+// Address of the sampled keys, their number, and the number of rows.
+using Sample = std::tuple<std::uintptr_t, std::size_t, std::int64_t>;
+
+UnionSample union_of(const std::vector<Sample>& given, std::size_t key_bytes, std::int64_t extent) {
+  std::vector<KeySample> samples;
+  samples.reserve(given.size());
+  for (const auto& [keys, count, rows] : given) {
+    samples.push_back({{reinterpret_cast<const void*>(keys), nullptr, count}, rows});
+  }
+  return {samples, key_bytes, extent};
+}
+
 }  // namespace
 
 void bind_row_sums(py::module_& module) {
@@ -46,6 +70,11 @@ void bind_row_sums(py::module_& module) {
       .def(py::init(&sums_of))
       .def_property_readonly("count", &RowSums::count)
       .def("write", &write);
+  module.def("sample_keys", &write_sample);
+  py::class_<UnionSample>(module, "UnionSample")
+      .def(py::init(&union_of))
+      .def_property_readonly("rows", &UnionSample::rows)
+      .def("boundaries", &UnionSample::boundaries);
 }
 
 }  // namespace rueda::bindings

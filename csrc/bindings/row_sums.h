@@ -1,4 +1,4 @@
-// Sums of the rows of sparse tensors.
+// Sums of the rows of sparse tensors, and samples of their keys.
 #pragma once
 
 #include <pybind11/pybind11.h>

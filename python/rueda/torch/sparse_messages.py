@@ -7,13 +7,14 @@ otherwise only a sample of the keys (``sparse_sample.py``). Each is aligned so t
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
-from rueda.torch.sparse_rows import Rows, key_dtype
+from rueda.torch.sparse_rows import Rows
 
-__all__ = ["Header", "Layout", "headers_in"]
+__all__ = ["Agreed", "Header", "Layout", "Received", "headers_in"]
 
 ALIGNMENT = 16
 
@@ -32,36 +33,35 @@ class Layout:
         return self.width * self.dtype.itemsize
 
     @property
+    def key_dtype(self) -> torch.dtype:
+        """The type in which keys are sent."""
+        return torch.int32 if self.extent < 2**31 else torch.int64
+
+    @property
     def sent_bytes(self) -> int:
         """Bytes of one row's values and its key."""
-        return self.row_bytes + key_dtype(self.extent).itemsize
+        return self.row_bytes + self.key_dtype.itemsize
 
     def sent(self, keys: torch.Tensor) -> torch.Tensor:
         """Keys in the type in which they are sent."""
-        return keys.to(key_dtype(self.extent))
+        return keys.to(self.key_dtype)
 
 
 def _aligned(count: int) -> int:
     return -(-count // ALIGNMENT) * ALIGNMENT
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    elements = tensor.reshape(-1)
-    if elements.stride(0) != 1:  # even for a single element, which torch calls contiguous
-        elements = elements.clone(memory_format=torch.contiguous_format)
-    flat = elements.view(torch.uint8)
-    rest = -len(flat) % ALIGNMENT
-    return torch.nn.functional.pad(flat, (0, rest)) if rest else flat
-
-
 # total bytes, rank, token, rows, keys in the sample (-1: all); then the fields that must be the same everywhere: op,
 # prescale, postscale, dtype, dtype on the wire, algorithm, sparse dimensions, dimensions. The shape follows.
 _HEAD = struct.Struct("=qqqqqqddqqqqq")
 
+Agreed = tuple[int, tuple[float, float], tuple[int, int], int, int, tuple[int, ...]]
+"""The fields that must be the same on every rank: see :class:`Header`."""
+
 
 @dataclass(frozen=True)
 class Header:
-    """Describes one rank's tensor; ``dtypes`` and ``algorithm`` are numbers, ``token`` is unique to the rank."""
+    """Describes this rank's tensor; ``dtypes`` and ``algorithm`` are numbers, ``token`` is unique to the rank."""
 
     rank: int
     token: int
@@ -75,18 +75,24 @@ class Header:
     keys: torch.Tensor  # of the sample, or of all rows
     inline: Rows | None = None  # all rows, if they are sent along
 
-    def agreed(self) -> tuple[int, tuple[float, float], tuple[int, int], int, int, tuple[int, ...]]:
+    def agreed(self) -> Agreed:
         """The fields that must be the same on every rank."""
         return self.op, self.factors, self.dtypes, self.algorithm, self.sparse_dim, self.shape
 
     def message(self, layout: Layout) -> torch.Tensor:
         """This header and what follows it."""
-        rest = _bytes(layout.sent(self.keys))
-        if self.inline is not None:
-            rest = torch.cat([rest, _bytes(self.inline.values)])
-        fixed = _HEAD.size + 8 * len(self.shape)
-        head = _HEAD.pack(
-            _aligned(fixed) + len(rest),
+        key_type = layout.key_dtype
+        dims = len(self.shape)
+        keys_at = _aligned(_HEAD.size + 8 * dims)
+        keys_end = keys_at + len(self.keys) * key_type.itemsize
+        values_at = _aligned(keys_end)
+        values_end = values_at + (self.rows * layout.row_bytes if self.inline is not None else 0)
+        message = torch.zeros(_aligned(values_end), dtype=torch.uint8, device="cpu")
+        raw = message.numpy().data
+        _HEAD.pack_into(
+            raw,
+            0,
+            len(message),
             self.rank,
             self.token,
             self.rows,
@@ -96,49 +102,60 @@ class Header:
             *self.dtypes,
             self.algorithm,
             self.sparse_dim,
-            len(self.shape),
-        ) + struct.pack(f"={len(self.shape)}q", *self.shape)
-        padded = bytearray(head.ljust(_aligned(fixed), b"\0"))
-        return torch.cat([torch.frombuffer(padded, dtype=torch.uint8), rest])
+            dims,
+        )
+        struct.pack_into(f"={dims}q", raw, _HEAD.size, *self.shape)
+        message[keys_at:keys_end].view(key_type).copy_(self.keys)
+        if self.inline is not None:
+            values = message[values_at:values_end].view(layout.dtype)
+            values.copy_(self.inline.values.reshape(-1))
+        return message
 
 
-def headers_in(memory: torch.Tensor, mine: Header, layout: Layout) -> list[Header]:
-    """All ranks' headers, in rank order. Keys and rows are left out if a rank's tensor does not match this rank's."""
+class Received(NamedTuple):
+    """What a rank has said of its tensor. Addresses are within the message, which must be kept as long."""
+
+    rank: int
+    token: int
+    rows: int
+    agreed: Agreed
+    keys: int
+    """Address of the keys of its sample, or of all rows; 0 if its tensor does not match this rank's."""
+    key_count: int
+    """Number of keys."""
+    values: int
+    """Address of all rows' values; 0 if they were not sent along."""
+
+
+def headers_in(memory: torch.Tensor, agreed: Agreed, layout: Layout) -> list[Received]:
+    """What all ranks have said, in rank order. ``agreed``: this rank's fields."""
     found = []
     raw = memory.numpy().data
+    address = memory.data_ptr()
+    key_bytes = layout.key_dtype.itemsize
     place = 0
-    while place < len(memory):
+    while place < len(raw):
         total, rank, token, rows, keys, op, pre, post, dtype, wire, algorithm, sparse_dim, dims = (
             _HEAD.unpack_from(raw, place)
         )
         shape = struct.unpack_from(f"={dims}q", raw, place + _HEAD.size)
-        begin = place + _aligned(_HEAD.size + 8 * dims)
-        place += total
-        header = Header(
-            rank,
-            token,
-            rows,
-            op,
-            (pre, post),
-            (dtype, wire),
-            algorithm,
-            sparse_dim,
-            shape,
-            torch.empty(0, dtype=torch.int64, device="cpu"),
+        theirs = op, (pre, post), (dtype, wire), algorithm, sparse_dim, shape
+        begin = keys_at = values_at = 0
+        count = rows if keys < 0 else keys
+        if theirs == agreed:
+            begin = address + place
+            keys_at = _aligned(_HEAD.size + 8 * dims)
+            values_at = _aligned(keys_at + count * key_bytes) if keys < 0 else 0
+        found.append(
+            Received(
+                rank,
+                token,
+                rows,
+                theirs,
+                begin + keys_at,
+                count,
+                begin + values_at if values_at else 0,
+            )
         )
-        if header.agreed() == mine.agreed():
-            header = _with_keys(header, memory[begin:place], keys, layout)
-        found.append(header)
+        place += total
     return found
-
-
-def _with_keys(header: Header, rest: torch.Tensor, count: int, layout: Layout) -> Header:
-    is_inline = count < 0
-    key_type = key_dtype(layout.extent)
-    size = (header.rows if is_inline else count) * key_type.itemsize
-    keys = rest[:size].view(key_type)
-    inline = None
-    if is_inline:
-        values = rest[_aligned(size) :][: header.rows * layout.row_bytes].view(layout.dtype)
-        inline = Rows(keys, values.reshape(header.rows, layout.width))
-    return replace(header, keys=keys.to(torch.int64), inline=inline)

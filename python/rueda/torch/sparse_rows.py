@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -20,8 +21,8 @@ __all__ = [
     "SIGNED",
     "Rows",
     "indices_of",
-    "key_dtype",
     "keys_of",
+    "sum_at",
     "sum_of",
 ]
 
@@ -39,16 +40,16 @@ class Rows(NamedTuple):
     keys: torch.Tensor  # int64, or as they are sent
     values: torch.Tensor  # one row for each key, in one dimension
 
-    def divided(self, counts: Sequence[int]) -> list[Rows]:
-        """Consecutive parts with these numbers of rows."""
-        sizes = [*counts]
-        parts = zip(torch.split(self.keys, sizes), torch.split(self.values, sizes), strict=True)
-        return [Rows(keys, values) for keys, values in parts]
-
-
-def key_dtype(extent: int) -> torch.dtype:
-    """The type in which the keys of ``extent`` rows are sent."""
-    return torch.int32 if extent < 2**31 else torch.int64
+    def places(self, counts: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Consecutive parts with these numbers of rows, as for :func:`sum_at`: valid as long as the tensors are."""
+        key_bytes = self.keys.dtype.itemsize
+        row_bytes = self.values.shape[1] * self.values.dtype.itemsize
+        keys, values = self.keys.data_ptr(), self.values.data_ptr()
+        begins = accumulate(counts, initial=0)
+        return [
+            (keys + begin * key_bytes, values + begin * row_bytes, count)
+            for begin, count in zip(begins, counts, strict=False)
+        ]
 
 
 def keys_of(indices: torch.Tensor, extents: Sequence[int]) -> torch.Tensor:
@@ -90,10 +91,21 @@ def sum_of(parts: Sequence[Rows], divisor: int = 1, factor: float = 1.0) -> Rows
     rows = [(part.keys.contiguous(), _plain(part.values)) for part in parts]
     places = [(keys.data_ptr(), values.data_ptr(), len(keys)) for keys, values in rows]
     keys, values = rows[0]
-    width, dtype = values.shape[1], values.dtype
+    return sum_at(places, keys.dtype, values.shape[1], values.dtype, divisor, factor)
+
+
+def sum_at(
+    places: Sequence[tuple[int, int, int]],
+    key: torch.dtype,
+    width: int,
+    dtype: torch.dtype,
+    divisor: int = 1,
+    factor: float = 1.0,
+) -> Rows:
+    """:func:`sum_of` parts given by the addresses of their keys and of their values, and their numbers of rows."""
     code = code_of(dtype)
     assert code is not None, f"{dtype} was not refused"
-    sums = _native.RowSums(places, keys.dtype.itemsize, width, code)
+    sums = _native.RowSums(places, key.itemsize, width, code)
     union = torch.empty(sums.count, dtype=torch.int64, device="cpu")
     total = torch.empty(sums.count, width, dtype=dtype, device="cpu")
     sums.write(union.data_ptr(), total.data_ptr(), divisor, factor)

@@ -33,15 +33,16 @@ from rueda.torch.sparse_choice import (
     algorithm_number,
     choose_sparse_algorithm,
 )
-from rueda.torch.sparse_messages import Header, Layout, headers_in
+from rueda.torch.sparse_messages import Header, Layout, Received, headers_in
 from rueda.torch.sparse_rows import (
     SIGNED,
     Rows,
     indices_of,
     keys_of,
+    sum_at,
     sum_of,
 )
-from rueda.torch.sparse_sample import sample_of, union_sample
+from rueda.torch.sparse_sample import sample_of
 from rueda.torch.tensors import TorchAdapter, code_of
 
 __all__ = ["SparseAllreduce"]
@@ -152,18 +153,22 @@ class _Exchange:
     def steps(self) -> Steps[torch.Tensor]:
         how, layout = self._how, self._layout
         (memory,) = yield [_collectives.allgather(self._message, how.name, how.process_set)]
-        headers = headers_in(memory, self._header, layout)
+        headers = headers_in(memory, self._header.agreed(), layout)
         _require_agreement(how.name, headers)
         divisor = len(headers)
         if divisor < how.process_set.size() and _native.options()["join_average"] == "all":
             divisor = how.process_set.size()
         counts = [header.rows for header in headers]
-        inline = [header.inline for header in headers if header.inline is not None]
-        if len(inline) == len(headers):
-            rows = self._summed(inline, divisor)
+        if all(header.values for header in headers):
+            places = [(header.keys, header.values, header.rows) for header in headers]
+            rows = self._summed(places, divisor)
             self._tell(self._choice(counts, len(rows.keys))._replace(algorithm="gather"))
             return self._result(rows)
-        sample = union_sample([header.keys for header in headers], counts, layout.extent)
+        sample = _native.UnionSample(
+            [(header.keys, header.key_count, header.rows) for header in headers],
+            layout.key_dtype.itemsize,
+            layout.extent,
+        )
         choice = self._choice(counts, sample.rows)
         if choice.algorithm == "split" and len(headers) < how.process_set.size():
             # Some ranks have joined, and cannot take part in an alltoall.
@@ -200,17 +205,21 @@ class _Exchange:
                 f"join()",
                 tensor=name,
             )
-        return self._summed(rows.divided(counts), divisor)
+        return self._summed(rows.places(counts), divisor)
 
-    def _split(self, name: str, divisor: int, boundaries: torch.Tensor) -> Steps[Rows]:
+    def _split(self, name: str, divisor: int, boundaries: Sequence[int]) -> Steps[Rows]:
         how, rows = self._how, self._rows
-        places = [0, *torch.searchsorted(rows.keys, boundaries).tolist(), len(rows.keys)]
+        places = [
+            0,
+            *torch.searchsorted(rows.keys, torch.tensor(boundaries, device="cpu")).tolist(),
+            len(rows.keys),
+        ]
         sizes = [end - begin for begin, end in pairwise(places)]
         (values, received), (keys, _) = yield [
             _collectives.alltoall_with_counts(sent, sizes, f"{name}/{what}", how.process_set)
             for sent, what in ((rows.values, "rows"), (self._layout.sent(rows.keys), "rows' keys"))
         ]
-        sums = self._summed(Rows(keys, values).divided(received.tolist()), divisor)
+        sums = self._summed(Rows(keys, values).places(received.tolist()), divisor)
         rows = yield from self._gathered(f"{name}/sums", sums)
         return Rows(rows.keys.to(torch.int64), rows.values)
 
@@ -250,10 +259,12 @@ class _Exchange:
         keys = present.nonzero().squeeze(1)
         return Rows(keys, dense.view(computed).index_select(0, keys).view(layout.dtype))
 
-    def _summed(self, parts: Sequence[Rows], divisor: int) -> Rows:
-        """The scaled sum, in the type in which it is sent."""
+    def _summed(self, places: Sequence[tuple[int, int, int]], divisor: int) -> Rows:
+        """The scaled sum of parts as they were sent, given as for ``sum_at``."""
+        layout = self._layout
         divided_by = divisor if self._how.op == Average else 1
-        return sum_of(parts, divided_by, self._how.factors[1])
+        factor = self._how.factors[1]
+        return sum_at(places, layout.key_dtype, layout.width, layout.dtype, divided_by, factor)
 
     def _result(self, rows: Rows) -> torch.Tensor:
         values: Any = rows.values.reshape(len(rows.keys), *self._dense_shape)
@@ -285,11 +296,11 @@ def _described(field: str, value: Any) -> str:
     return str(value)
 
 
-def _require_agreement(name: str | None, headers: Sequence[Header]) -> None:
+def _require_agreement(name: str | None, headers: Sequence[Received]) -> None:
     """Raises the same error on every rank if tensors or arguments differ."""
-    if all(header.agreed() == headers[0].agreed() for header in headers):
+    if all(header.agreed == headers[0].agreed for header in headers):
         return
-    told = [header.agreed() for header in headers]
+    told = [header.agreed for header in headers]
     number = next(i for i in range(len(_FIELDS)) if len({each[i] for each in told}) > 1)
     field = _FIELDS[number]
     what = f"'{name}'" if name else "a sparse allreduce without a name"
