@@ -18,6 +18,7 @@
 #include "core/clock.h"
 #include "membership/host.h"
 #include "reduce/fingerprint.h"
+#include "reduce/key_samples.h"
 #include "reduce/row_sums.h"
 #include "rueda/rueda.h"
 

@@ -11,7 +11,6 @@
 
 #include "api/bindings.h"
 #include "gil.h"
-#include "reduce/key_samples.h"
 
 namespace py = pybind11;
 

@@ -7,12 +7,13 @@
 #include <span>
 #include <vector>
 
-#include "reduce/combine.h"
 #include "reduce/key_merge.h"
 #include "reduce/keyed_rows.h"
 #include "rueda/types.h"
 
 namespace rueda {
+
+class Combiner;
 
 class RowSums {
  public:
