@@ -201,7 +201,8 @@ bool Epoch::advance(Time now, Readable readable) {
   if (losses_.has_failed()) return moved;
   // Others may need answers from the transport after this rank's part is done: over a network, lost
   // packets are sent again and acknowledged again.
-  if (uses_transport() || readable.second || world_.transport->has_work()) {
+  if (uses_transport() || readable.second || world_.transport->has_work() ||
+      is_due(world_.transport->next_look(), now)) {
     moved = world_.transport->progress() || moved;
   }
   moved = sets_.step(now) || moved;
@@ -272,7 +273,9 @@ Epoch::Deadlines Epoch::deadlines() const {
   earliest = earlier(earliest, whereabouts_.next_look());
   earliest = earlier(earliest, devices_->next_look());
   earliest = earlier(earliest, losses_.next_look());
-  return {earlier(earliest, sets_.next_deadline()), stalls_.next_look()};
+  // Like a report, a look of the transport may come somewhat late, and keeps nobody from working.
+  const auto look = earlier(stalls_.next_look(), world_.transport->next_look());
+  return {earlier(earliest, sets_.next_deadline()), look};
 }
 
 // --- The end

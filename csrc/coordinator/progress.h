@@ -50,7 +50,7 @@ class Progress {
     // When to step even if nothing happens.
     struct Deadlines {
       std::optional<Time> step;    // for what is in progress
-      std::optional<Time> report;  // only to report what waits for an application
+      std::optional<Time> report;  // what may be late: a report on what waits for an application
 
       [[nodiscard]] std::optional<Time> first() const { return earlier(step, report); }
     };

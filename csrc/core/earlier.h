@@ -1,4 +1,4 @@
-// The earlier of two awaited times.
+// Awaited times.
 #pragma once
 
 #include <algorithm>
@@ -8,11 +8,15 @@
 
 namespace rueda {
 
-// Either may be missing: it never comes.
+// Times may be missing: they never come.
 [[nodiscard]] inline std::optional<Time> earlier(std::optional<Time> left,
                                                  std::optional<Time> right) {
   if (!left || !right) return left ? left : right;
   return std::min(*left, *right);
+}
+
+[[nodiscard]] inline bool is_due(std::optional<Time> awaited, Time now) {
+  return awaited && now >= *awaited;
 }
 
 }  // namespace rueda

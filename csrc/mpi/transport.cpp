@@ -15,6 +15,11 @@ using namespace std::chrono_literals;
 
 namespace {
 
+// Between looks at MPI when nothing of this rank is in flight.
+constexpr Duration first_pause = 100ms;
+constexpr Duration max_pause = 1s;
+constexpr int calls_per_look = 16;
+
 constexpr auto finalized_text = "MPI was finalised while Rueda still used it";
 
 template <class Message>
@@ -85,11 +90,36 @@ void MpiTransport::start_piece(Message& message, std::size_t length, const Start
 
 bool MpiTransport::progress() {
   if (!aborted_.ok()) return false;
-  if (!requires_polling()) return false;
+  if (!requires_polling()) {
+    look_at_mpi();
+    return false;
+  }
   if (is_finalized()) {
     abort(Status(ErrorCode::transport, finalized_text));
     return true;
   }
+  const bool moved = move_requests();
+  pause_ = first_pause;
+  next_look_ = requires_polling() ? std::nullopt : std::optional(Clock::now() + pause_);
+  return moved;
+}
+
+// MPI reports messages as sent that it has only queued, and acknowledges received ones later; both
+// move only while MPI is called (MPI 4.1, section 2.9, "weak progress"). The peer cannot say that
+// it still waits for them, so there is no end to this.
+void MpiTransport::look_at_mpi() {
+  if (!next_look_ || Clock::now() < *next_look_) return;
+  if (is_finalized()) return next_look_.reset();
+  int found = 0;
+  // Nothing comes from this rank: if anything were found, Open MPI would return at once.
+  for (int calls = 0; calls < calls_per_look; ++calls) {
+    MPI_Iprobe(rank(), MPI_ANY_TAG, communicator_.get(), &found, MPI_STATUS_IGNORE);
+  }
+  pause_ = std::min(2 * pause_, max_pause);
+  next_look_ = Clock::now() + pause_;
+}
+
+bool MpiTransport::move_requests() {
   const bool arrived = collect_arrivals();
   const bool done =
       requests_.collect([this](Message& message, int code) { piece_done(message, code); });
@@ -198,6 +228,7 @@ void MpiTransport::fail(int peer, const Status& why) {
 void MpiTransport::abort(const Status& reason) {
   if (!aborted_.ok()) return;
   aborted_ = reason;
+  next_look_.reset();
   drop([](const Stream&) { return true; }, reason);
 }
 

@@ -5,9 +5,11 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <span>
 #include <string_view>
 
+#include "core/clock.h"
 #include "mpi/communicator.h"
 #include "mpi/message_streams.h"
 #include "mpi/requests.h"
@@ -45,6 +47,7 @@ class MpiTransport final : public Transport {
   [[nodiscard]] bool requires_polling() const override {
     return !requests_.empty() || !streams_.awaited().empty();
   }
+  [[nodiscard]] std::optional<Time> next_look() const override { return next_look_; }
   bool arm() override { return !requires_polling(); }
   void disarm() override {}
   void fail(int peer, const Status& why) override;
@@ -60,6 +63,8 @@ class MpiTransport final : public Transport {
   using Stream = Streams::Stream;
   using Message = Streams::Message;
 
+  bool move_requests();
+  void look_at_mpi();
   void send_pieces(Message& message);
   bool collect_arrivals();
   bool collect_arrivals_from(int peer);
@@ -78,8 +83,10 @@ class MpiTransport final : public Transport {
   Communicator communicator_;
   std::size_t piece_size_;
   Streams streams_;
-  Requests<Message> requests_;  // of pieces
-  bool clean_ = true;           // MPI has reported no error
+  Requests<Message> requests_;     // of pieces
+  bool clean_ = true;              // MPI has reported no error
+  std::optional<Time> next_look_;  // once there have been requests, and while there are none
+  Duration pause_{};               // between looks
   Status aborted_;
   std::map<int, Status> failures_;  // by peer
 };

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/earlier.h"
+
 namespace rueda {
 
 CompositeTransport::CompositeTransport(std::vector<std::unique_ptr<Transport>> links,
@@ -32,6 +34,12 @@ int CompositeTransport::wait_fd() const {
 bool CompositeTransport::has_work() const {
   return std::any_of(links_.begin(), links_.end(),
                      [](const auto& link) { return link->has_work(); });
+}
+
+std::optional<Time> CompositeTransport::next_look() const {
+  std::optional<Time> first;
+  for (const auto& link : links_) first = earlier(first, link->next_look());
+  return first;
 }
 
 bool CompositeTransport::arm() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,7 @@ class CompositeTransport final : public Transport {
   }
   bool progress() override;
   [[nodiscard]] bool has_work() const override;
+  [[nodiscard]] std::optional<Time> next_look() const override;
   void end_in_order() override {
     for (const auto& link : links_) link->end_in_order();
   }

@@ -6,9 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
+#include "core/clock.h"
 #include "core/status.h"
 #include "transport/tag.h"
 
@@ -59,6 +61,11 @@ class Transport {
   // Whether progress() has left work that it could do at once and that wait_fd() does not show:
   // call it again, even if no transfer of this rank is in flight. The peer may wait for it.
   [[nodiscard]] virtual bool has_work() const { return false; }
+
+  // When to call progress() although nothing of this rank is in flight and nothing announces
+  // anything; nullopt: never. Others may still wait for what a library has taken over from this
+  // rank, and moves only while it is called (MPI).
+  [[nodiscard]] virtual std::optional<Time> next_look() const { return {}; }
 
   // --- Sleeping
   //

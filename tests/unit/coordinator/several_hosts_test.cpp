@@ -5,6 +5,7 @@
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -147,17 +148,14 @@ TEST_CASE("a set of one rank of each host uses no host's memory") {
 
 namespace {
 
-// Counts the sends to each rank, and forwards to another transport.
-class CountingTransport final : public Transport {
+// Forwards to another transport.
+class ForwardingTransport : public Transport {
  public:
-  // `sent`: by rank; must outlive this.
-  CountingTransport(std::unique_ptr<Transport> link, std::vector<std::atomic<int>>& sent)
-      : link_(std::move(link)), sent_(sent) {}
+  explicit ForwardingTransport(std::unique_ptr<Transport> link) : link_(std::move(link)) {}
   std::string_view name() const override { return link_->name(); }
   int rank() const override { return link_->rank(); }
   int size() const override { return link_->size(); }
   Ticket send(int peer, Tag tag, std::span<const ConstBytes> spans) override {
-    ++sent_[static_cast<std::size_t>(peer)];
     return link_->send(peer, tag, spans);
   }
   Ticket recv(int peer, Tag tag, std::span<const MutableBytes> spans) override {
@@ -174,7 +172,41 @@ class CountingTransport final : public Transport {
 
  private:
   const std::unique_ptr<Transport> link_;
+};
+
+// Counts the sends to each rank.
+class CountingTransport final : public ForwardingTransport {
+ public:
+  // `sent`: by rank; must outlive this.
+  CountingTransport(std::unique_ptr<Transport> link, std::vector<std::atomic<int>>& sent)
+      : ForwardingTransport(std::move(link)), sent_(sent) {}
+  Ticket send(int peer, Tag tag, std::span<const ConstBytes> spans) override {
+    ++sent_[static_cast<std::size_t>(peer)];
+    return ForwardingTransport::send(peer, tag, spans);
+  }
+
+ private:
   std::vector<std::atomic<int>>& sent_;
+};
+
+// Asks to be looked at again a moment after each look.
+class LookedAtTransport final : public ForwardingTransport {
+ public:
+  // `looks`: how often it has been looked at; must outlive this.
+  LookedAtTransport(std::unique_ptr<Transport> link, std::atomic<int>& looks)
+      : ForwardingTransport(std::move(link)), looks_(looks) {}
+  bool progress() override {
+    if (Clock::now() >= next_) {
+      ++looks_;
+      next_ = Clock::now() + std::chrono::milliseconds(1);
+    }
+    return ForwardingTransport::progress();
+  }
+  std::optional<Time> next_look() const override { return next_; }
+
+ private:
+  std::atomic<int>& looks_;
+  Time next_ = Clock::now();
 };
 
 }  // namespace
@@ -221,6 +253,24 @@ TEST_CASE("messages are taken from the sender's memory on one host, and sent to 
   };
   run_engines(hosts.size(), {}, body, nullptr, Sharing::memory, hosts.host_of,
               LossPolicy::end_world, count);
+}
+
+TEST_CASE("a transport is looked at when it asks for it, though nothing is in flight") {
+  const Hosts hosts{{0, 1}};
+  std::vector<std::atomic<int>> looks(2);
+  const auto watch = [&](int rank, World& world) {
+    world.transport = std::make_unique<LookedAtTransport>(std::move(world.transport),
+                                                          looks[static_cast<std::size_t>(rank)]);
+  };
+  const auto body = [&](int rank, Runtime& engine) {
+    expect(sum(engine, 0, "x", 1000) == 2, "the sum");
+    const std::atomic<int>& own = looks[static_cast<std::size_t>(rank)];
+    const int before = own;
+    await([&] { return own >= before + 3; }, "an idle rank looks at its transport");
+    expect(sum(engine, 0, "x", 1000) == 2, "the next sum");
+  };
+  run_engines(hosts.size(), {}, body, nullptr, Sharing::memory, hosts.host_of,
+              LossPolicy::end_world, watch);
 }
 
 TEST_CASE("what a host has no room for is an error of the set's members on all hosts") {

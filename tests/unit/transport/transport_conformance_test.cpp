@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <memory>
+#include <optional>
 
 #include "effort.h"
 #include "membership/world.h"
@@ -171,6 +172,7 @@ class PolledLink final : public Transport {
   }
   bool progress() override { return false; }
   bool requires_polling() const override { return !waiting_.empty(); }
+  std::optional<Time> next_look() const override { return look; }
   bool arm() override { return !requires_polling(); }
   void disarm() override {}
   void fail(int, const Status& why) override { abort(why); }
@@ -178,6 +180,8 @@ class PolledLink final : public Transport {
     for (const Ticket& ticket : waiting_) rueda::finish(*ticket, reason);
     waiting_.clear();
   }
+
+  std::optional<Time> look;
 
  private:
   std::vector<Ticket> waiting_;
@@ -208,6 +212,23 @@ TEST_CASE("a link that must be polled is polled only while it says so") {
   CHECK_FALSE(composite.requires_polling());
   composite.abort(Status(ErrorCode::shutdown, "over"));
   CHECK(near->done);
+}
+
+TEST_CASE("links are looked at when the first of them asks for it") {
+  const Time now = Clock::now();
+  std::vector<std::unique_ptr<Transport>> links;
+  std::vector<PolledLink*> polled;
+  for (int i = 0; i < 3; ++i) {
+    auto link = std::make_unique<PolledLink>();
+    polled.push_back(link.get());
+    links.push_back(std::move(link));
+  }
+  const CompositeTransport composite(std::move(links), {0, 1, 2});
+  CHECK(composite.next_look() == std::nullopt);
+  polled[1]->look = now + std::chrono::seconds(2);
+  CHECK(composite.next_look() == polled[1]->look);
+  polled[2]->look = now + std::chrono::seconds(1);
+  CHECK(composite.next_look() == polled[2]->look);
 }
 
 TEST_CASE("a rank that was killed hears and says nothing more") {
