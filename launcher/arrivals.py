@@ -253,6 +253,12 @@ class LocalArrivals(Arrivals):
             self._socket.catch_up()  # they may have reported it just now
         return super().have_met()
 
+    def have_heard(self) -> bool:
+        """Whether a rank has arrived, even if its message was still unread."""
+        if not self.anybody_has_come:
+            self._socket.catch_up()
+        return self.anybody_has_come
+
     def leave(self, rank: int) -> None:
         if self.has_come(rank):
             return

@@ -150,6 +150,7 @@ class MpirunOutput:
         self._status_lines = StatusLines()
         self._streams = {s: Demultiplexer(ranks, separator) for s in ("stdout", "stderr")}
         self._notices = {s: Notices() for s in ("stdout", "stderr")}
+        self.ranks_have_written = False
 
     def write(self, stream: Stream, chunk: bytes) -> list[tuple[Stream, str]]:
         """Takes a chunk. Returns the part of mpirun's own text to show."""
@@ -184,6 +185,7 @@ class MpirunOutput:
 
     def _write(self, rank: int, stream: Stream, text: bytes) -> None:
         """Passes on what a rank has printed, without the line about its exit status."""
+        self.ranks_have_written = True
         status = None
         if stream == "stderr" and self._on_status is not None:
             text, status = self._status_lines.take(rank, text)

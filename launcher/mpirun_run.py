@@ -59,6 +59,7 @@ class MpirunRun(SupervisedRun):
             self._ends = RankEnds(job, variables, sees_arrivals=self._ranks_here > 0)
         self._status = 0
         self._noticed = False
+        self._ranks_have_started = False  # as far as is known at the end
 
     def _has_failed(self) -> bool:
         return bool(self._streams.failures) or self._is_lost
@@ -95,6 +96,7 @@ class MpirunRun(SupervisedRun):
                 supervisor.every(INTERVAL, watch.look)
             await supervisor.wait()
             self._show(self._streams.finish())
+            self._ranks_have_started = self._streams.ranks_have_written or come.have_heard()
         if self._ends is not None and self._status == 0 and not supervisor.ending:
             self._ends.note_silent_ends(self._only_host)
 
@@ -170,10 +172,7 @@ class MpirunRun(SupervisedRun):
         if not self._streams.failures:
             raised = watch.raised()
             if raised is None:
-                words = f"mpirun ended with exit code {code} without naming a rank"
-                if self._only_host:
-                    words += "; if it cannot start ranks here, --no-mpi starts them without it"
-                return code, words
+                return code, self._explain_unnamed(code)
             return code, watch.explain(Failure(raised, code, self._only_host))
         failure = first_failure(self._streams.failures, watch, code)
         if not failure.host:
@@ -181,3 +180,12 @@ class MpirunRun(SupervisedRun):
         if self._only_host and failure.status == -signal.SIGKILL:
             failure = replace(failure, cause=supervisor.oom_kills.explain())
         return code, watch.explain(failure)
+
+    def _explain_unnamed(self, code: int) -> str:
+        """The last line if mpirun has failed, and said of no rank that it was the cause."""
+        words = f"mpirun ended with exit code {code} without naming a rank"
+        if self._ranks_have_started:
+            return f"{words}, after ranks had started: see what they and mpirun have printed above"
+        if self._only_host:
+            return f"{words}; if it cannot start ranks here, --no-mpi starts them without it"
+        return words

@@ -431,6 +431,12 @@ Handle refuse(const std::string& name, ProcessSet process_set, const std::string
     throw InvalidArgumentError(str("refuse: error code ", static_cast<int>(code),
                                    code == ErrorCode::ok ? " (ok)" : "", " is not an error"));
   }
+  // Nobody else's operation would match it, and all would wait.
+  if (group_size < 0) {
+    throw InvalidArgumentError(str("refuse: group_size is ", group_size,
+                                   ", but a group has at least 1 tensor; 0 refuses an operation "
+                                   "that is not grouped"));
+  }
   std::vector<Submission> submissions;
   for (int i = 0; i < std::max(1, group_size); ++i) {
     Submission submission = submission_of(Collective::allreduce, {}, name);

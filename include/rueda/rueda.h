@@ -322,6 +322,8 @@ Handle join(const CallOptions& options = {});
 // not contiguous. The handle of every rank of the set fails with the error of `code`, which names
 // this rank and `why`, instead of waiting for it. With `group_size`, the same for a grouped
 // operation of that many tensors. `reason` is for programs that treat some refusals differently.
+// Throws InvalidArgumentError, on this rank alone, for a `code` that is not an error and a negative
+// `group_size`.
 Handle refuse(const std::string& name, ProcessSet process_set, const std::string& why,
               ErrorCode code = ErrorCode::invalid_argument, int group_size = 0,
               ErrorReason reason = ErrorReason::unspecified);

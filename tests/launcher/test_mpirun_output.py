@@ -9,6 +9,8 @@ from rueda.launcher.failure import Failure, FailureWatch
 from rueda.launcher.mpirun_output import Demultiplexer, MpirunOutput, first_failure, parse_notice
 from rueda.launcher.output import RankOutput
 
+from .conftest import Rueda
+
 RANKS = 3
 pieces = st.lists(
     st.tuples(
@@ -135,3 +137,38 @@ def test_who_leaves_without_finalising_is_blamed_where_nobody_tells_of_another_c
         watch.see(1, line)
     assert first_failure([IMPROPER], watch, 1) == IMPROPER
     assert first_failure([Failure(1, 1), IMPROPER], watch, 1) == Failure(1, 1)
+
+
+ARRIVAL = """
+python3 -c "
+import os, socket
+launcher = socket.socket(socket.AF_UNIX)
+launcher.connect(os.environ['RUEDA_LAUNCHER'].replace('@', chr(0), 1))
+launcher.sendall(b'waiting 0 2')"
+"""
+NOT_STARTED = "; if it cannot start ranks here, --no-mpi starts them without it"
+STARTED = ", after ranks had started: see what they and mpirun have printed above"
+
+
+@pytest.mark.parametrize(
+    ("does", "words"),
+    [
+        ("", NOT_STARTED),
+        ("echo no slots here >&2", NOT_STARTED),
+        ("echo '[1,1]<stdout>: I am here'", STARTED),
+        (ARRIVAL, STARTED),
+    ],
+    ids=["nothing", "own words", "output of a rank", "a rank that came to init()"],
+)
+def test_mpirun_is_not_said_to_start_no_ranks_if_it_did(
+    rueda: Rueda, tmp_path: Path, does: str, words: str
+) -> None:
+    """Open MPI now and then loses its notice about the rank that failed."""
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && echo "mpirun (Open MPI) 5.0.11" && exit\n{does}\nexit 3\n'
+    )
+    mpirun.chmod(0o755)
+    ran = rueda("run", "--mpirun", str(mpirun), "-np", "2", "true")
+    assert ran.code == 3
+    assert ran.last_line == f"rueda: mpirun ended with exit code 3 without naming a rank{words}"

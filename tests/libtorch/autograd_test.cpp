@@ -1,4 +1,6 @@
 // Gradients through collectives against formulas: rank r's loss is a weighted sum of its result.
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "expectations.h"
@@ -103,6 +105,77 @@ void test_alltoall() {
   expect_close(input.grad(), torch::cat(back), "through alltoall");
 }
 
+using Map = std::function<torch::Tensor(const torch::Tensor&)>;
+
+// A collective on one rank's tensor, and in one process on those of all ranks, stacked: itself, its
+// backward pass, and the backward pass of that.
+struct TwiceDifferentiable {
+  std::string name;
+  Map collective, forward, backward, again;
+};
+
+std::vector<TwiceDifferentiable> twice_differentiable() {
+  using torch::Tensor;
+  const std::int64_t n = size();
+  const Map reduced = [n](const Tensor& a) { return a.mean(0).expand({n, -1}); };
+  const Map summed = [n](const Tensor& a) { return a.sum(0).expand({n, -1}); };
+  const Map gathered = [n](const Tensor& a) { return a.flatten().expand({n, -1}); };
+  const Map scattered = [n](const Tensor& a) { return a.mean(0).view({n, -1}); };
+  const Map from_root = [n](const Tensor& a) { return a[0].expand({n, -1}); };
+  const Map to_root = [n](const Tensor& a) {
+    return torch::cat({a.mean(0, true), a.new_zeros({n - 1, a.size(1)})});
+  };
+  const Map exchanged = [](const Tensor& a) { return a.t(); };
+  const auto average_of = [n](const Map& map) {
+    return [n, map](const Tensor& a) { return map(a) / n; };
+  };
+  return {
+      {"average", [](const Tensor& a) { return ad::allreduce(a, {.name = "average"}); }, reduced,
+       reduced, reduced},
+      {"sum",
+       [](const Tensor& a) { return ad::allreduce(a, {.name = "sum", .op = ReduceOp::sum}); },
+       summed, summed, summed},
+      {"unnamed", [](const Tensor& a) { return ad::allreduce(a); }, reduced, reduced, reduced},
+      {"group",
+       [](const Tensor& a) { return ad::grouped_allreduce({a * 2, a}, {.name = "group"})[1]; },
+       reduced, reduced, reduced},
+      {"gather", [](const Tensor& a) { return ad::allgather(a, {.name = "gather"}); }, gathered,
+       scattered, average_of(gathered)},
+      {"root", [](const Tensor& a) { return ad::broadcast(a, 0, {.name = "root"}); }, from_root,
+       to_root, average_of(from_root)},
+      {"scatter", [](const Tensor& a) { return ad::reduce_scatter(a, {.name = "scatter"}); },
+       scattered, gathered, scattered},
+      {"exchange", [](const Tensor& a) { return ad::alltoall(a, {}, {.name = "exchange"}).tensor; },
+       exchanged, exchanged, exchanged},
+  };
+}
+
+// Rank r's loss weighs the cubes of what the collective makes of the squares of its input x. The
+// gradient of x, weighed again, is differentiated together with x itself.
+void test_second_derivatives() {
+  const int mine = rank();
+  std::vector<torch::Tensor> inputs, others;
+  for (int other = 0; other < size(); ++other) {
+    inputs.push_back(values(other, size()).select(1, 0) + 1);
+    others.push_back(weights(other, inputs.back()) + 1);
+  }
+  const auto x = torch::stack(inputs), v = torch::stack(others);
+  for (const auto& [name, collective, forward, backward, again] : twice_differentiable()) {
+    const auto y = forward(x * x);
+    std::vector<torch::Tensor> of_results;
+    for (int other = 0; other < size(); ++other) of_results.push_back(weights(other, y[other]) + 1);
+    const auto w = torch::stack(of_results);
+    const auto expected =
+        2 * v * backward(3 * y.square() * w) + 2 * x * backward(6 * y * w * again(2 * x * v)) + 1;
+
+    const auto input = x[mine].clone().requires_grad_();
+    const auto loss = (collective(input * input).pow(3) * w[mine]).sum();
+    const auto gradient = torch::autograd::grad({loss}, {input}, {}, true, true)[0];
+    ((gradient * v[mine]).sum() + input.sum()).backward();
+    expect_close(input.grad(), expected[mine], "the second derivative: " + name);
+  }
+}
+
 void test_gradients_in_a_process_set() {
   if (size() < 3) return;
   const ProcessSet set = add_process_set({0, size() - 1});
@@ -133,6 +206,7 @@ void test_autograd() {
   test_broadcast();
   test_reduce_scatter();
   test_alltoall();
+  test_second_derivatives();
   test_gradients_in_a_process_set();
   test_no_gradient();
 }

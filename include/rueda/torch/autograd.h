@@ -9,6 +9,10 @@
 // so every rank of the set must go backwards through the same ones, and in the same order if they
 // are unnamed. For a named one, its name is the forward name with ".gradient" appended.
 //
+// Gradients can be differentiated again: with create_graph, the backward pass runs the collectives
+// of this header, whose own gradients are named "NAME.gradient.gradient", and so on. Then also the
+// graphs of the gradients must pass through the same collectives on every rank.
+//
 // Each rank has its own loss, and training minimises the mean over the ranks. So the gradient of
 // what a rank contributed to every rank's result is the average of the gradients of those results:
 //
@@ -77,6 +81,12 @@ inline void save(AutogradContext* context, ReduceOp op, double prescale, double 
   return options;
 }
 
+// Whether this backward pass runs under create_graph, so that its results may be differentiated.
+// Otherwise it saves the cost of autograd's records.
+[[nodiscard]] inline bool records_gradients() {
+  return ::torch::GradMode::is_enabled();
+}
+
 struct Allreduce : Function<Allreduce> {
   static ::torch::Tensor forward(AutogradContext* context, const ::torch::Tensor& tensor,
                                  const AllreduceOptions& options) {
@@ -86,7 +96,12 @@ struct Allreduce : Function<Allreduce> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    return {libtorch::allreduce(gradients[0], reduction_options(context)), {}};
+    return {of_gradient(gradients[0], reduction_options(context)), {}};
+  }
+
+  static ::torch::Tensor of_gradient(const ::torch::Tensor& gradient,
+                                     const AllreduceOptions& options) {
+    return records_gradients() ? apply(gradient, options) : libtorch::allreduce(gradient, options);
   }
 };
 
@@ -100,7 +115,9 @@ struct GroupedAllreduce : Function<GroupedAllreduce> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    variable_list result = libtorch::grouped_allreduce(gradients, reduction_options(context));
+    const AllreduceOptions options = reduction_options(context);
+    variable_list result = records_gradients() ? apply(::torch::TensorList(gradients), options)
+                                               : libtorch::grouped_allreduce(gradients, options);
     result.emplace_back();
     return result;
   }
@@ -123,10 +140,14 @@ struct Allgather : Function<Allgather> {
     const TensorHandle all_rows =
         allgather_async(::torch::tensor({rows}, ::torch::kLong),
                         {.name = rows_name, .process_set = options.process_set});
-    const TensorHandle average = allreduce_async(gradients[0], options);
+    const ::torch::Tensor average = Allreduce::of_gradient(gradients[0], options);
     const int mine = rank_in(options.process_set);
     const std::int64_t start = all_rows.wait().narrow(0, 0, mine).sum().item<std::int64_t>();
-    return {average.wait().narrow(0, start, rows), {}};
+    return {average.narrow(0, start, rows), {}};
+  }
+
+  static ::torch::Tensor of_gradient(const ::torch::Tensor& gradient, const CallOptions& options) {
+    return records_gradients() ? apply(gradient, options) : libtorch::allgather(gradient, options);
   }
 };
 
@@ -139,7 +160,7 @@ struct Broadcast : Function<Broadcast> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    ::torch::Tensor average = libtorch::allreduce(gradients[0], average_options(context));
+    ::torch::Tensor average = Allreduce::of_gradient(gradients[0], average_options(context));
     if (rank() != context->saved_data["root"].toInt()) average.zero_();
     return {std::move(average), {}, {}};
   }
@@ -159,7 +180,7 @@ struct ReduceScatter : Function<ReduceScatter> {
     if (options.op == ReduceOp::sum) {
       factor *= static_cast<double>(ranks_of(options.process_set).size());
     }
-    return {libtorch::allgather(gradients[0] * factor, call_options(context)), {}};
+    return {Allgather::of_gradient(gradients[0] * factor, call_options(context)), {}};
   }
 };
 
@@ -177,7 +198,15 @@ struct Alltoall : Function<Alltoall> {
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto received = context->saved_data["received"].toIntVector();
-    return {libtorch::alltoall(gradients[0], received, call_options(context)).tensor, {}, {}, {}};
+    return {of_gradient(gradients[0], received, call_options(context)), {}, {}, {}};
+  }
+
+  static ::torch::Tensor of_gradient(const ::torch::Tensor& gradient,
+                                     const std::vector<std::int64_t>& splits,
+                                     const CallOptions& options) {
+    if (!records_gradients()) return libtorch::alltoall(gradient, splits, options).tensor;
+    std::vector<std::int64_t> received_splits;  // those of the forward pass
+    return apply(gradient, splits, options, &received_splits);
   }
 };
 

@@ -132,7 +132,7 @@ TEST_CASE("a number that names no type, reduction or codec on one rank is an err
   });
 }
 
-TEST_CASE("a refusal needs an error to tell, and one without harms no world") {
+TEST_CASE("a refusal needs an error and no negative group, and another harms no world") {
   with_world(2, "refusal", [](int rank, ProcessSet set) {
     Values values{1, 2, 3, 4};
     const AllreduceOptions options{.name = "sum", .op = ReduceOp::sum, .process_set = set};
@@ -140,6 +140,8 @@ TEST_CASE("a refusal needs an error to tell, and one without harms no world") {
       for (const auto code : {ErrorCode::ok, static_cast<ErrorCode>(200)}) {
         expect_refused("is not an error", [&] { (void)refuse("sum", set, "because", code); });
       }
+      expect_refused("group_size is -3",
+                     [&] { (void)refuse("sum", set, "because", ErrorCode::invalid_argument, -3); });
     }
     allreduce(view_of(values), values.data(), options).wait();
     expect_refused("because", rank == 0 ? refuse("sum", set, "because")
