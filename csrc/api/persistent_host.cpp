@@ -8,6 +8,7 @@
 #include "api/persistent_kinds.h"
 #include "coordinator/backoff.h"
 #include "core/in_quotes.h"
+#include "core/log.h"
 #include "core/strings.h"
 #include "onehost/host_reduction.h"
 #include "onehost/registered_memory.h"
@@ -24,6 +25,8 @@ constexpr auto max_sleep = std::chrono::milliseconds(50);
 constexpr int first_spins = 100;
 constexpr int first_spins_when_oversubscribed = 60;
 constexpr Duration spinning = std::chrono::milliseconds(1);
+// How long one that is dropped during a run waits for the ranks that take part in it.
+constexpr Duration longest_end = std::chrono::seconds(60);
 
 // No process set has such a number.
 std::uint64_t channel_key(int set, int number) {
@@ -76,6 +79,11 @@ class HostRun final : public PersistentRun {
                    HostCollective::Begin::later) {
     reduction_.count_in(transfers_);
   }
+  ~HostRun() override {
+    if (!reduction_.done()) finish_dropped();
+  }
+  HostRun(const HostRun&) = delete;
+  HostRun& operator=(const HostRun&) = delete;
 
   void begin(std::optional<void*>) override {
     life_.begin();
@@ -145,6 +153,21 @@ class HostRun final : public PersistentRun {
       life_.give_up(reduction_.status());
     }
     copy_back();
+  }
+
+  // The other ranks count on this one's part, whatever becomes of the result here. Not for ever:
+  // they may never start the run.
+  void finish_dropped() {
+    const double timeout = runtime().options().transfer_timeout;
+    const Duration most = timeout > 0 ? std::min(seconds(timeout), longest_end) : longest_end;
+    try {
+      go_on(Clock::now() + most);
+      if (reduction_.done()) return;
+      log(LogLevel::warning, in_quotes(life_.name()), " was dropped during a run, for which ",
+          describe_ranks(reduction_.awaited()), " did not come within ", to_seconds(most), " s");
+    } catch (const std::exception& error) {  // the world has ended
+      log(LogLevel::debug, in_quotes(life_.name()), " was dropped during a run: ", error.what());
+    }
   }
 
   // Once per run, so that what the application writes afterwards stays.

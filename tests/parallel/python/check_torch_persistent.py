@@ -104,6 +104,25 @@ def check_dropping_one() -> None:
         tensor.fill_(-1)
 
 
+def check_dropping_one_during_a_run() -> None:
+    """The others get its part, whether it has come first or last."""
+    last = rueda.size() - 1
+    for size in (1, 300, 30_000, 1 << 20):
+        for first in (0, last):
+            tensor = torch.full((size,), rueda.rank() + 1.0)
+            operation = rt.PersistentAllreduce(tensor, op=rt.Sum)
+            if rueda.rank() != first:
+                time.sleep(0.05)
+            operation.start()
+            if rueda.rank() != 0:
+                operation.wait()
+                total = rueda.size() * (rueda.size() + 1) / 2
+                assert torch.equal(tensor, torch.full((size,), total))
+            del operation
+            gc.collect()
+    still_works()
+
+
 def check_what_differs() -> None:
     if rueda.size() > 1:
         with raises(rueda.MismatchError, "'p'", "shape"):
