@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -154,10 +155,10 @@ class WorldRecords:
 
     @property
     def size(self) -> int:
-        """The number of ranks of the world."""
+        """The number of ranks of the world. The records that are read from a folder agree on it."""
         return max(record.size for record in self.records.values())
 
-    @property
+    @cached_property
     def damaged_ranks(self) -> frozenset[int]:
         """The ranks that left a file, of which none could be read."""
         names = (_FILE.fullmatch(Path(path).name) for path in self.damaged)
@@ -250,6 +251,36 @@ def _name_of(rank: int, names: Iterable[str]) -> str:
     return own if own in names else min(names)
 
 
+def _agreed_size(records: Mapping[int, Record]) -> int:
+    """How many ranks most records say that their world had.
+
+    If as many say one number as another, it is the smallest that leaves out no rank with a record.
+    """
+    votes = Counter(record.size for record in records.values())
+    most = max(votes.values())
+    sizes = [size for size, count in votes.items() if count == most]
+    return min((size for size in sizes if size > max(records)), default=max(sizes))
+
+
+def _take_out_other_sizes(records: dict[int, Record], names: Mapping[int, str]) -> dict[str, str]:
+    """Removes the records whose world had another number of ranks. Returns their files, and what is wrong with each.
+
+    ``names``: the files' names, by rank.
+    """
+    if not records:
+        return {}
+    size = _agreed_size(records)
+    others = {rank: record.size for rank, record in records.items() if record.size != size}
+    problems = {}
+    for rank, other in others.items():
+        del records[rank]
+        had = f"{other} {'rank' if other == 1 else 'ranks'}"
+        problems[names[rank]] = (
+            f"it says that the world had {had}, others say {size}: it is damaged, or left from another job"
+        )
+    return problems
+
+
 def _read_world(folder: Path, epoch: int) -> WorldRecords | None:
     records: dict[int, Record] = {}
     damaged: dict[str, str] = {}
@@ -263,11 +294,14 @@ def _read_world(folder: Path, epoch: int) -> WorldRecords | None:
             damaged[str(path)] = getattr(error, "strerror", None) or str(error)
         else:
             found.setdefault(record.rank, {})[path.name] = record
+    names = {rank: _name_of(rank, files) for rank, files in found.items()}
     for rank, files in found.items():
-        name = _name_of(rank, files)
+        name = names[rank]
         records[rank] = files.pop(name)
         why = f"it says that it is the record of rank {rank}, as does {name}"
         damaged |= {str(folder / other): why for other in files}
+    other_sizes = _take_out_other_sizes(records, names)
+    damaged |= {str(folder / name): why for name, why in other_sizes.items()}
     if not records and not damaged:
         return None
     return WorldRecords(folder, epoch, records, damaged)

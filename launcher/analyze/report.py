@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import groupby
 
 from .comparison import WAITED_IN_VAIN, Analysis, Divergence, RankSummary
 from .records import Operation, Record
@@ -27,7 +28,22 @@ def escaped(line: str) -> str:
 def _ranks(ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+    return f"ranks {_listed([str(rank) for rank in ranks])}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def _ranks_in_ranges(ranks: Sequence[int]) -> str:
+    """As in: rank 1; ranks 1 and 2; ranks 3, 5 and 7-12. For ascending ranks, of which there may be very many."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    parts: list[str] = []
+    for _, group in groupby(enumerate(ranks), key=lambda place: place[1] - place[0]):
+        run = [rank for _, rank in group]
+        parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run)
+    return f"ranks {_listed(parts)}"
 
 
 def _of_set(operation: Operation) -> str:
@@ -124,9 +140,23 @@ def _outdated_line(records: Mapping[int, Record], rank: int) -> str:
     )
 
 
-def _why_no_record(analysis: Analysis, rank: int) -> str:
-    if rank not in analysis.left:
-        return "It was killed, or its host's files are not here."
+def _without_record_lines(analysis: Analysis) -> Iterator[str]:
+    """A line for each rank of which others tell why it left no record, and one for the rest."""
+    left = set(analysis.left)
+    rest = [rank for rank in analysis.without_record if rank not in left]
+    for rank in analysis.without_record:
+        if rank in left:
+            yield f"rank {rank}: no record. {_has_shut_down(analysis, rank)}"
+        elif rank == rest[0]:
+            why = (
+                "It was killed, or its host's files are not here."
+                if len(rest) == 1
+                else "They were killed, or their hosts' files are not here."
+            )
+            yield f"{_ranks_in_ranges(rest)}: no record. {why}"
+
+
+def _has_shut_down(analysis: Analysis, rank: int) -> str:
     told_by = [n for n, record in sorted(analysis.world.records.items()) if record.left == rank]
     return f"By the record of {_ranks(told_by)}, it had shut down."
 
@@ -149,8 +179,7 @@ def _world_lines(analysis: Analysis) -> Iterator[str]:
         yield _rank_line(summary)
     for rank in analysis.outdated:
         yield _outdated_line(world.records, rank)
-    for rank in analysis.without_record:
-        yield f"rank {rank}: no record. {_why_no_record(analysis, rank)}"
+    yield from _without_record_lines(analysis)
     yield ""
     yield from _verdict_lines(analysis)
 

@@ -33,6 +33,8 @@ same result as one process.
 The script says what to compare, in two or three lines (docs/equivalence.md):
 
 \b
+  import rueda.torch as rueda
+  ...
   torch.manual_seed(rueda.equiv.seed())
   optimizer = rueda.wrap(model, optimizer)   # no strategy: uses the run's
   ...
@@ -52,7 +54,7 @@ Verdicts (--confidence applies to all of them together):
   better/worse  the gap, with its interval
   other state   rounding does not explain it, and the quality is undecided
   undecided     the seeds are too few to tell; says how many would do
-  failed        runs that failed, hung or recorded nothing
+  failed        runs that failed, hung, recorded nothing or had another number of ranks
 
 \b
 A run whose loss or metric ends as NaN or infinite, unlike the reference's, has
@@ -135,7 +137,8 @@ def _options(command: Any) -> Any:
                          type=Seconds(0, min_open=True), metavar="S",
                          help="Ends a run after S seconds."),
             click.option("--launch", default="", metavar="FLAGS",
-                         help="Flags for `rueda run`, such as '--no-mpi' or '-H a:2,b:2'."),
+                         help="Flags for `rueda run`, such as '--no-mpi' or '-H a:2,b:2', but none that set the number "
+                              "of ranks."),
             click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
                          help="Keeps records and output there, and reuses those of an earlier call with "
                               "the same settings: more seeds need only the new runs."),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from rueda.equivalence.record_files import RankRecord, RecordError, read_rank
+from rueda.equivalence.record_files import RankRecord, RecordError, read_rank, recorded_size
 from rueda.equivalence.run_settings import VARIABLE, RunSettings
 
 from ..companion import signals_as_exits, start
@@ -124,12 +124,32 @@ def _read(folder: Path, settings: RunSettings, seconds: float) -> Outcome:
             "step, rueda.torch.equiv.record(loss=loss)"
         )
         return Outcome((), problem, seconds)
+    # Before the records are read: of ranks that are worlds of their own, all but one seem to have none.
+    if problem := _size_problem(folder, settings.ranks):
+        return Outcome((), problem, seconds)
     try:
         ranks = tuple(read_rank(folder, rank) for rank in range(settings.ranks))
     except RecordError as error:
         return Outcome((), str(error), seconds)
     problem = problem_of(ranks)
     return Outcome(() if problem else ranks, problem, seconds)
+
+
+def _size_problem(folder: Path, ranks: int) -> str:
+    """A sentence if the run's world did not begin with ``ranks`` ranks; "" if it did, or if no record says."""
+    for rank in range(ranks):
+        size = recorded_size(folder, rank)
+        if size == 1 != ranks:
+            return (
+                f"its {ranks} ranks did not form one world: rank {rank} recorded a world of 1 rank. Leave out what "
+                "keeps them apart, such as RUEDA_BOOTSTRAP=none"
+            )
+        if size is not None and size != ranks:
+            return (
+                f"its world had {size} ranks instead of {ranks}: leave out what sets another number of ranks, in "
+                "COMMAND, in the script or in --launch"
+            )
+    return ""
 
 
 def problem_of(ranks: tuple[RankRecord, ...]) -> str:

@@ -87,7 +87,22 @@ def test_train_stands_beside_the_collectives() -> None:
     assert "--bucket-bytes" in runner.invoke(bench, ["train", "--help"]).output
     refused = runner.invoke(bench, ["train", "--models", "synthetic,nonsense"])
     assert refused.exit_code == 2
-    assert "nonsense" in refused.output
+    assert "there is no model 'nonsense'" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--models", "synthetic,mlp"], "'mlp' is measured only with --doors"),
+        (["--doors", "--models", "gradients"], "'gradients' is measured only without --doors"),
+        (["--quick"], "--quick belongs to --doors"),
+        (["--add", "x.json"], "--add belongs to --doors"),
+    ],
+)
+def test_what_needs_other_flags_is_told(arguments: list[str], why: str) -> None:
+    refused = click.testing.CliRunner().invoke(make_train_command(), arguments)
+    assert refused.exit_code == 2
+    assert why in refused.output
 
 
 def test_models() -> None:

@@ -708,6 +708,62 @@ def test_a_record_of_another_rank_than_its_file_says(
     assert world.damaged == {}
 
 
+@pytest.mark.parametrize(
+    ("sizes", "size", "others"),
+    [
+        ({0: 1_000_000, 1: 4, 2: 4, 3: 4}, 4, [0]),
+        ({0: 4, 1: 1_000_000}, 4, [1]),  # as many say one as the other
+        ({0: 2, 3: 4}, 4, [0]),  # 2 ranks would leave out rank 3
+        ({0: 2, 1: 2, 2: 4, 3: 4, 7: 8}, 4, [0, 1, 7]),
+    ],
+)
+def test_a_record_of_another_number_of_ranks_is_damaged(
+    tmp_path: Path, sizes: dict[int, int], size: int, others: list[int]
+) -> None:
+    for number, told in sizes.items():
+        rank = Rank(number, 4)
+        rank.do("a")
+        write(tmp_path, rank, size=told)
+    (world,) = read_folder(tmp_path)
+    assert world.size == size
+    assert sorted(world.damaged_ranks) == others
+    assert sorted(world.records) == sorted(sizes.keys() - others)
+    analysis = compare(world)
+    absent = set(range(size)) - sizes.keys()
+    assert analysis.without_record == tuple(sorted(absent))
+    text = text_of(analysis)
+    for number in others:
+        why = f"it says that the world had {sizes[number]} ranks, others say {size}: it is damaged, or left from"
+        assert f"rank{number}.json' cannot be read: {why} another job" in text
+
+
+def test_ranks_without_record_are_told_in_one_line() -> None:
+    def lines(size: int, *there: int) -> list[str]:
+        records = [rank.record() for rank in ranks_of(10) if rank.rank in there]
+        analysis = analyse_records([replace(record, size=size) for record in records])
+        return [line for line in text_of(analysis).splitlines() if "no record." in line]
+
+    killed = "no record. They were killed, or their hosts' files are not here."
+    assert lines(10, *range(9)) == [
+        "rank 9: no record. It was killed, or its host's files are not here."
+    ]
+    assert lines(10, 0, 1, 2, 4) == [f"ranks 3 and 5-9: {killed}"]
+    assert lines(10, 0, 1, 4, 6, 7, 8, 9) == [f"ranks 2, 3 and 5: {killed}"]
+    assert lines(10, *range(10)) == []
+    assert lines(1_000_000, 0) == [f"ranks 1-999999: {killed}"]
+
+
+def test_who_shut_down_is_told_apart_from_who_was_killed() -> None:
+    ranks = [rank for rank in ranks_of(6) if rank.rank in (1, 3)]
+    why = "rank 2 has shut down"
+    records = [replace(rank.record(occasion="failure", lost=2), why=why) for rank in ranks]
+    told = [line for line in text_of(analyse_records(records)).splitlines() if "no record." in line]
+    assert told == [
+        "ranks 0, 4 and 5: no record. They were killed, or their hosts' files are not here.",
+        "rank 2: no record. By the record of ranks 1 and 3, it had shut down.",
+    ]
+
+
 def test_files_that_would_make_the_reader_wait(rueda: Rueda, tmp_path: Path) -> None:
     rank = Rank(0, 2)
     rank.do("a")

@@ -58,9 +58,9 @@ from rueda.equivalence.run_settings import settings_of_environment
 folder, told = settings_of_environment()
 rank, size = int(os.environ["RUEDA_RANK"]), int(os.environ["RUEDA_SIZE"])
 
-def train(steps=5, moved=0.0, until=5, seed=told.seed):
+def train(steps=5, moved=0.0, until=5, seed=told.seed, rank=rank, size=size):
     layout = Layout(("weight",), (1,), (2.0**-23,))
-    writer = Writer(folder, rank, layout)
+    writer = Writer(folder, rank, layout, size)
     rng = np.random.default_rng(seed)
     x = 1 + rng.normal()
     for step in range(steps + 1):
@@ -186,6 +186,12 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
             "--variant a: RUEDA_ALGORITHM=rnig: 'rnig' is none; choose from auto, flat",
         ),
         (["--launch=--no-such-flag"], "2 ranks sync: Error: No such option"),
+        (["--launch=--no-mpi -np 3"], "--launch: leave out -np (-n, --num-proc): --np and"),
+        (["--launch=-n3 --no-mpi"], "--launch: leave out -np (-n, --num-proc): --np and"),
+        (["--launch=--num-proc=1"], "--launch: leave out -np (-n, --num-proc): --np and"),
+        (["--launch=--nodes 2 --node-rank 0"], "--launch: leave out --nodes: each node would add"),
+        (["--launch=--rendezvous tcp:a:1"], "--launch: leave out --rendezvous: each node would"),
+        (["--launch=--mpi-args '-v --np 3'"], "--launch: leave out --np in --mpi-args: --np and"),
     ],
 )
 def test_what_cannot_be_planned_is_one_sentence(
@@ -274,6 +280,52 @@ def test_looks_that_cannot_be_read_are_told_before_anything_runs(
     assert ran.code == 2
     assert "change --out" in ran.last_line
     assert not (tmp_path / "count").exists()
+
+
+def test_flags_that_keep_the_number_of_ranks_are_accepted(
+    rueda: Rueda, training: Callable[[str], list[str]]
+) -> None:
+    launch = "--launch=--no-mpi --nodes 1 --node-rank 0 -x NUMBER=-np"
+    ran = rueda(*EQUIV, launch, "--np", "2", "--seeds", "1", *training("train()"))
+    assert ran.code == 0, ran.err
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "train(size=size + (size > 1))",
+            "its world had 3 ranks instead of 2: leave out what sets another number of ranks",
+        ),
+        (
+            "if rank == 0: train(rank=0, size=1)",
+            "its 2 ranks did not form one world: rank 0 recorded a world of 1 rank.",
+        ),
+    ],
+)
+def test_a_run_of_another_number_of_ranks_has_failed(
+    rueda: Rueda, training: Callable[[str], list[str]], text: str, sentence: str
+) -> None:
+    ran = rueda(*EQUIV, "--np", "2", "--seeds", "1", *training(text))
+    assert ran.code == 1, ran.err
+    (way,) = json.loads(ran.out)["ways"]
+    assert way["level"] == "failed"
+    assert sentence in way["why"]
+    ran = rueda(*EQUIV, "--np", "1", "--reference", "2", *training(text))
+    assert ran.code == 2
+    assert f"the reference, 2 ranks sync, seed 0: {sentence}" in ran.last_line
+
+
+def test_records_of_earlier_versions_tell_no_size_and_are_judged(
+    rueda: Rueda, training: Callable[[str], list[str]]
+) -> None:
+    ran = rueda(*EQUIV, "--np", "2", "--seeds", "1", *training("train(size=None)"))
+    assert ran.code == 0, ran.err
+
+
+def test_the_help_shows_lines_that_work_as_they_are(rueda: Rueda) -> None:
+    text = rueda("equiv", "--help").out
+    assert text.index("import rueda.torch as rueda\n") < text.index("rueda.equiv.seed()")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from rueda.equivalence.record_files import Layout, is_missing, read_rank  # noqa: E402
+from rueda.equivalence.record_files import Layout, is_missing, read_rank, recorded_size  # noqa: E402
 from rueda.equivalence.run_settings import RunSettings  # noqa: E402
 from rueda.errors import InvalidArgumentError  # noqa: E402
 from rueda.torch.equiv.recorder import Recorder  # noqa: E402
@@ -139,6 +139,28 @@ def test_runs_perturb_the_model_even_if_its_state_dict_has_copies(tmp_path: Path
     assert not torch.equal(model.weight, before)
     torch.testing.assert_close(model.weight.detach(), before)
     recorder.end()
+
+
+def test_a_recorder_tells_the_size_of_the_world_when_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outside of a world of Rueda's, that which the launcher tells, if it does."""
+
+    def recorded(folder: Path) -> int | None:
+        recorder = Recorder(folder, RunSettings(3, "sync", 0, ("true",)))
+        recorder.watch(torch.nn.Linear(2, 1))
+        monkeypatch.setattr("rueda.size", lambda: 2)  # a rank was lost later
+        recorder.record(None, {})
+        recorder.end()
+        monkeypatch.undo()
+        return recorded_size(folder, 0)
+
+    monkeypatch.delenv("RUEDA_SIZE", raising=False)
+    assert recorded(tmp_path) is None
+    monkeypatch.setenv("RUEDA_SIZE", "5")
+    assert recorded(tmp_path) == 5
+    monkeypatch.setattr("rueda.size", lambda: 3)
+    assert recorded(tmp_path) == 3
 
 
 def test_a_loss_of_nan_is_told_from_none(tmp_path: Path) -> None:

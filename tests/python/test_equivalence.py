@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -21,7 +22,14 @@ from rueda.equivalence.judge import Baseline, Measure, judge
 from rueda.equivalence.looks import share_of_look
 from rueda.equivalence.measures import is_better_higher
 from rueda.equivalence.quality import judge_quality, spread_margin
-from rueda.equivalence.record_files import Layout, RankRecord, RecordError, Writer, read_rank
+from rueda.equivalence.record_files import (
+    Layout,
+    RankRecord,
+    RecordError,
+    Writer,
+    read_rank,
+    recorded_size,
+)
 from rueda.equivalence.rounding import MARGIN, judge_rounding, saturated
 from rueda.equivalence.targets import default_target, has_loss, losses, lost, reached, smooth
 
@@ -509,6 +517,31 @@ def test_what_is_written_is_read(tensors: int, steps: int, every: int, random) -
     assert np.array_equal(found.hashes, hashes[kept])
     assert [sketch.shape for sketch in found.sketches] == [(len(kept), min(n, 32)) for n in numels]
     assert (found.results, found.used) == ({"accuracy": 0.5}, {"seed"})
+
+
+def test_a_record_tells_the_size_of_its_world_unless_it_is_of_an_earlier_version(
+    tmp_path: Path,
+) -> None:
+    layout = Layout(("weight",), (1,), (EPS,))
+    row = np.zeros(layout.width)
+    for rank, size in enumerate((None, 4)):
+        writer = Writer(tmp_path, rank, layout, size)
+        writer.row(row)
+        writer.end(row, set())
+        assert recorded_size(tmp_path, rank) == size
+    path = tmp_path / "rank1.json"
+    described = json.loads(path.read_text())
+    for content in (
+        described | {"size": "4"},
+        [],
+        {n: described[n] for n in described if n != "size"},
+    ):
+        path.write_text(json.dumps(content))
+        assert recorded_size(tmp_path, 1) is None
+    assert read_rank(tmp_path, 1).layout == layout
+    path.write_text("{")
+    assert recorded_size(tmp_path, 1) is None
+    assert recorded_size(tmp_path, 2) is None
 
 
 def test_distances_are_zero_for_equal_bits_and_infinite_for_nan() -> None:

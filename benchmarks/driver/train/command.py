@@ -107,7 +107,7 @@ def make_train_command() -> click.Command:
         models = [name.strip() for name in (values["models"] or ",".join(known)).split(",")]
         unknown = [name for name in models if name not in known]
         if unknown:
-            raise click.BadParameter(f"there is no model '{unknown[0]}'", param_hint="--models")
+            raise click.BadParameter(_why_unknown(unknown[0]), param_hint="--models")
         if values["doors"]:
             context.exit(_compare_doors(models, values))
         for option in ("quick", "add_file"):
@@ -121,6 +121,15 @@ def make_train_command() -> click.Command:
         _show(report, values["json_file"], values["markdown_file"], context)
 
     return train  # fmt: skip
+
+
+def _why_unknown(model: str) -> str:
+    """Says of a model that cannot be measured with these flags whether the others would do."""
+    if model in DOOR_MODELS:
+        return f"'{model}' is measured only with --doors"
+    if model in MODELS:
+        return f"'{model}' is measured only without --doors"
+    return f"there is no model '{model}'"
 
 
 def _compare_doors(models: list[str], values: dict[str, Any]) -> int:

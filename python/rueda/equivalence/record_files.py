@@ -1,6 +1,7 @@
 """The files in which ranks of a run leave their records, and how they are read.
 
-Of rank R: ``rankR.json`` says which tensors there are. ``rankR.steps`` has a row of four float64 for each step, and
+Of rank R: ``rankR.json`` says which tensors there are, and how many ranks the world had when the record began; files of
+earlier versions lack the latter. ``rankR.steps`` has a row of four float64 for each step, and
 ``rankR.states`` one for each step of which the state was recorded: those four and, for each tensor, its hash (whose 64
 bits take the place of a float64), its norm and its sketch (`sketch.py`). ``rankR.metrics`` has a line of JSON for each
 metric. ``rankR.end`` has the last state, and ``rankR.ended.json`` comes last: what the script has asked for.
@@ -30,6 +31,7 @@ __all__ = [
     "is_missing",
     "loss_cell",
     "read_rank",
+    "recorded_size",
 ]
 
 Array = npt.NDArray[np.float64]
@@ -86,12 +88,22 @@ class Layout:
 
 
 class Writer:
-    """Writes the records of one rank, in the place of earlier ones."""
+    """Writes the records of one rank, in the place of earlier ones.
 
-    def __init__(self, folder: os.PathLike[str], rank: int, layout: Layout) -> None:
+    ``size``: how many ranks the world has now; None, the default, if nothing tells.
+    """
+
+    def __init__(
+        self, folder: os.PathLike[str], rank: int, layout: Layout, size: int | None = None
+    ) -> None:
         self.layout = layout
         self._path = Path(folder) / f"rank{rank}"
-        described = {"names": layout.names, "numels": layout.numels, "eps": layout.eps}
+        described = {
+            "names": layout.names,
+            "numels": layout.numels,
+            "eps": layout.eps,
+            "size": size,
+        }
         self._file(".json").write_text(json.dumps(described))
         self._steps: IO[bytes] = self._file(".steps").open("wb")
         self._states: IO[bytes] = self._file(".states").open("wb")
@@ -169,6 +181,15 @@ def record_of(
         {line["name"]: line["value"] for line in metrics if line["result"]},
         used,
     )
+
+
+def recorded_size(folder: Path, rank: int) -> int | None:
+    """How many ranks the world had when this rank began its record; None where no record says so."""
+    try:
+        size = json.loads((folder / f"rank{rank}.json").read_text())["size"]
+    except (OSError, KeyError, TypeError, ValueError, RecursionError):
+        return None
+    return size if type(size) is int else None
 
 
 def read_rank(folder: Path, rank: int) -> RankRecord:

@@ -70,6 +70,17 @@ def _rank() -> int:
         return int(os.environ.get("RUEDA_RANK", "0"))
 
 
+def _size() -> int | None:
+    """How many ranks the world has now; None if nothing tells, as where a script forms no world of Rueda's."""
+    import rueda
+
+    try:
+        return rueda.size()
+    except (RuedaError, ImportError):
+        told = os.environ.get("RUEDA_SIZE", "")
+        return int(told) if told.isdecimal() else None
+
+
 class Recorder:
     """Records one rank. A row is a step: the state after it, its loss, and the time and bytes so far.
 
@@ -212,7 +223,7 @@ class Recorder:
                 name: Signs(name, numel)
                 for name, numel in zip(layout.names, layout.numels, strict=True)
             }
-            self._writer = Writer(self._folder, _rank(), layout)
+            self._writer = Writer(self._folder, _rank(), layout, _size())
         return self._writer
 
     def _row(self, step: int, seconds: float = 0.0) -> np.ndarray[Any, np.dtype[np.float64]]:
