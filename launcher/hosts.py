@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import LaunchError
+from .errors import LaunchError, quoted
 
-# A name, an IPv4 address, or an IPv6 address in brackets.
-_NAME = r"(?P<name>\[[0-9A-Fa-f:.%\w]+\]|[A-Za-z0-9_][A-Za-z0-9_.\-]*)"
+# A name, an IPv4 address, or an IPv6 address in brackets. No name in the DNS has more than 253 letters.
+_NAME = r"(?P<name>\[[0-9A-Fa-f:.%\w]{1,253}\]|[A-Za-z0-9_][A-Za-z0-9_.\-]{0,252})"
 _HOST = re.compile(_NAME + r"(?::(?P<slots>\d{0,9}))?")
 _HOSTFILE_LINE = re.compile(
     _NAME
@@ -41,10 +41,10 @@ def _not_a_host(place: str, text: str, example: str) -> LaunchError:
     user, at, name = text.partition("@")
     if user and at and re.match(_NAME, name):
         return LaunchError(
-            f"{place}: '{text}' names a user; write the host alone, and name the user with "
+            f"{place}: {quoted(text)} names a user; write the host alone, and name the user with "
             f"--ssh 'ssh -l {user}' or, for one host, in ~/.ssh/config"
         )
-    return LaunchError(f"{place}: '{text}' {example}")
+    return LaunchError(f"{place}: {quoted(text)} {example}")
 
 
 def _host(name: str, slots: str | None, place: str, example: str) -> Host:
@@ -110,7 +110,7 @@ def parse_host_line(script: str, line: str, default_slots: int | None) -> Host:
     match = _HOST.fullmatch(line)
     if match is None:
         raise LaunchError(
-            f"'{script}' has printed '{line}', which is not a host; print 'name:slots'"
+            f"'{script}' has printed {quoted(line)}, which is not a host; print 'name:slots'"
         )
     slots = match["slots"] or (str(default_slots) if default_slots else None)
     if slots is not None and int(slots) == 0:

@@ -128,6 +128,9 @@ class Supervisor:
     asynchronous context manager around spawn() and wait(), then written() and say(). Call give_way()
     in between to handle signals.
 
+    `beside`: asynchronous context managers that are to exit once all children have. If they have started processes,
+    they must end these: wait() takes those that are left for ones that a child has left behind.
+
     `writer` writes what the children's `on_output` produces. Children are not read while the writer is
     full. `relay` is a pipe through which the guardian relays signals; see guardian.py.
     """
@@ -148,6 +151,7 @@ class Supervisor:
         self._is_woken = False  # by a thread that has made progress
         self._changed = asyncio.Event()  # something that _until() may be waiting for
         self._loop = asyncio.get_running_loop()
+        self.beside = contextlib.AsyncExitStack()
         self._timers: list[asyncio.TimerHandle] = []
         self.oom_kills = OomKills()  # tells why children were killed
         self.interrupted_by: signal.Signals | None = None
@@ -167,6 +171,7 @@ class Supervisor:
     async def __aexit__(self, error: object, *_: object) -> None:
         """Kills what is still running, also after an error."""
         self._signal_all(signal.SIGKILL)
+        await self.beside.aclose()
         if error is not None:
             with contextlib.suppress(LaunchError):
                 self._writer.start(self._notice_progress)
@@ -289,6 +294,7 @@ class Supervisor:
         self._writer.start(self._notice_progress)
         self._reap()
         await self._all_exited.wait()
+        await self.beside.aclose()
         await self._end_descendants()
         await self._until(self._is_drained, self._writer)
 

@@ -12,8 +12,9 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 
-from ..errors import LaunchError
+from ..errors import MAX_QUOTED, LaunchError
 from ..hosts import Host, merge_hosts, parse_host_line, total_slots
 from ..output import ended_by
 from ..remote.address import resolve
@@ -26,7 +27,8 @@ _LOOK = 0.1
 _SCRIPT_TIMEOUT = 30.0
 # Seconds to wait for a script to end once it is killed.
 _GIVEN_UP = 1.0
-_SHOWN = 300
+# Bytes of a file that show whether it is a text.
+_BEGINNING = 300
 # More than any list of hosts needs. A script that prints endlessly must not fill the memory.
 _MAX_OUTPUT = 1 << 20
 # Reasons why the system did not start the script that may be gone at the next try.
@@ -46,16 +48,40 @@ class Elastic:
     start_timeout: float  # seconds within which the script must name enough slots
 
 
+class _Kind(Enum):
+    """What is wrong with a run of the script."""
+
+    NOT_STARTED = auto()
+    LATE = auto()
+    FAILED = auto()
+    ENDLESS = auto()
+    NOT_A_HOST = auto()
+    NO_HOST = auto()
+    OUT_OF_REACH = auto()
+
+
+class _Trouble(LaunchError):
+    """A run of the script has no valid answer, or one that can only be used in part."""
+
+    def __init__(self, kind: _Kind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 class Discovery:
     """Runs `--host-discovery-script`, which prints a line `host:slots` or `host` per host to standard output.
 
     The script is a file, or any other command for the shell, such as a file with arguments.
 
-    If a script fails, hangs, prints something else or no host at all, this is reported once, and its previous answer
-    stays valid: a cluster whose list is empty for a moment has not lost its hosts. `localhost:0` means no slots. Use
-    as an asynchronous context manager. `default_slots`: for hosts without a number. `here_only`: the job cannot use
-    other hosts, so these are reported. `say`: prints reports. `at_start`: nothing runs yet, so a script that cannot be
-    run is an error of the user's, in `problem`.
+    If a script fails, hangs, prints something else or no host at all, its previous answer stays valid: a cluster whose
+    list is empty for a moment has not lost its hosts. Each of these is reported once until there is a valid answer,
+    because the script's words may differ from run to run. `localhost:0` means no slots.
+
+    Use as an asynchronous context manager. At the end, the script is ended if it runs, which is not reported.
+
+    `default_slots`: for hosts without a number. `here_only`: the job cannot use other hosts, so these are reported.
+    `say`: prints reports. `at_start`: nothing runs yet, so a script that cannot be run is an error of the user's, in
+    `problem`.
     """
 
     def __init__(
@@ -74,7 +100,7 @@ class Discovery:
         self.problem = ""  # why the latest run had no valid answer
         self.never_starts = False  # before the job: the script cannot be run, so it will not start
         self._may_never_start = at_start
-        self._reported = ""
+        self._reported: set[_Kind] = set()  # since the last valid answer
         self._process: asyncio.subprocess.Process | None = None  # the latest
         self._task: asyncio.Task[None] | None = None
 
@@ -92,16 +118,19 @@ class Discovery:
             await asyncio.wait({self._task}, timeout=_GIVEN_UP)
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
+        if self._process is not None:  # the cancellation may have come while it was being ended
+            await _await_end(self._process)
 
     async def _ask_again_and_again(self) -> None:
         while True:
             try:
                 self._take(await self._run())
-                self._reported = self.problem = ""
-            except LaunchError as error:
-                self.problem = str(error)
+                self._reported.clear()
+                self.problem = ""
+            except _Trouble as trouble:
+                self.problem = str(trouble)
                 if not self.never_starts:
-                    self._report(self.problem)
+                    self._report(trouble)
             await asyncio.sleep(_PAUSE)
 
     async def _run(self) -> str:
@@ -110,21 +139,25 @@ class Discovery:
             process = await self._start()
         except OSError as error:
             self.never_starts = is_first and error.errno not in _PASSING
-            raise LaunchError(f"cannot run '{self._script}': {error.strerror}") from error
+            raise _Trouble(
+                _Kind.NOT_STARTED, f"cannot run '{self._script}': {error.strerror}"
+            ) from error
         self._process = process
         self._may_never_start = False
         try:
             output, complaints = await asyncio.wait_for(self._read(process), _SCRIPT_TIMEOUT)
         except asyncio.TimeoutError:
-            raise LaunchError(f"{self.awaited()} within {_SCRIPT_TIMEOUT:g} s") from None
+            raise _Trouble(_Kind.LATE, f"{self.awaited()} within {_SCRIPT_TIMEOUT:g} s") from None
         finally:
             await _end(process)
         if process.returncode != 0:
-            told = (output + complaints).decode(errors="replace").strip()[-_SHOWN:]
+            told = (output + complaints).decode(errors="replace").strip()[-MAX_QUOTED:]
             if process.returncode in _NOT_RUN and _is_of_nothing(self._script):
                 self.never_starts = is_first
-                raise LaunchError(f"cannot run '{self._script}': {told}")
-            raise LaunchError(f"'{self._script}' exited with code {process.returncode}: {told}")
+                raise _Trouble(_Kind.NOT_STARTED, f"cannot run '{self._script}': {told}")
+            raise _Trouble(
+                _Kind.FAILED, f"'{self._script}' exited with code {process.returncode}: {told}"
+            )
         return output.decode(errors="replace")
 
     async def _start(self) -> asyncio.subprocess.Process:
@@ -169,29 +202,39 @@ class Discovery:
         while piece := await stream.read(_MAX_OUTPUT):
             output += piece
             if len(output) > _MAX_OUTPUT:
-                raise LaunchError(f"'{self._script}' has printed more than {_MAX_OUTPUT} bytes")
+                raise _Trouble(
+                    _Kind.ENDLESS, f"'{self._script}' has printed more than {_MAX_OUTPUT} bytes"
+                )
         return output
 
     def _take(self, text: str) -> None:
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        hosts = merge_hosts(
-            parse_host_line(self._script, line, self._default_slots) for line in lines
-        )
+        hosts = self._parse(text)
         if not hosts:
-            raise LaunchError(f"'{self._script}' printed no host")
+            raise _Trouble(_Kind.NO_HOST, f"'{self._script}' printed no host")
         others = [host.name for host in hosts if not host.is_local]
         if not self._here_only or len(others) < len(hosts):
             self.hosts = hosts
+            self._reported &= {_Kind.OUT_OF_REACH}  # whatever else it was is over
         if others and self._here_only:
-            raise LaunchError(
+            raise _Trouble(
+                _Kind.OUT_OF_REACH,
                 f"'{self._script}' names host '{others[0]}', but ranks of other hosts cannot join, because the job "
-                "began with only this host, under a local name: let its first answer use a name known in the network"
+                "began with only this host, under a local name: let its first answer use a name known in the network",
             )
 
-    def _report(self, problem: str) -> None:
-        if problem != self._reported:
-            self._reported = problem
-            self._say(f"--host-discovery-script: {problem}")
+    def _parse(self, text: str) -> tuple[Host, ...]:
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        try:
+            return merge_hosts(
+                parse_host_line(self._script, line, self._default_slots) for line in lines
+            )
+        except LaunchError as error:
+            raise _Trouble(_Kind.NOT_A_HOST, str(error)) from error
+
+    def _report(self, trouble: _Trouble) -> None:
+        if trouble.kind not in self._reported:
+            self._reported.add(trouble.kind)
+            self._say(f"--host-discovery-script: {trouble}")
 
 
 async def _start(*command: str) -> asyncio.subprocess.Process:
@@ -220,6 +263,17 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(asyncio.TimeoutError):  # its output so far, if it was killed
         await asyncio.wait_for(process.communicate(), _LOOK)
+    await _await_end(process)
+
+
+async def _await_end(process: asyncio.subprocess.Process) -> None:
+    """Returns once asyncio has reaped it. If the supervisor did so first, asyncio would complain.
+
+    Not by `wait()`, which in some versions also waits for others that hold its output.
+    """
+    deadline = time.monotonic() + _GIVEN_UP
+    while process.returncode is None and time.monotonic() < deadline:
+        await asyncio.sleep(_LOOK / 10)
 
 
 def _file_of(script: str) -> str | None:
@@ -232,7 +286,7 @@ def _file_of(script: str) -> str | None:
 def _is_text(file: str) -> bool:
     """Whether a shell may run it: what the system cannot run may be a program for another processor."""
     with open(file, "rb") as content:
-        return b"\0" not in content.read(_SHOWN)
+        return b"\0" not in content.read(_BEGINNING)
 
 
 def _is_of_nothing(script: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -60,20 +59,17 @@ class ElasticHostsRun(RemoteRun):
         self._talks: dict[Connection, dict[int, RelayedSession]] = {}
 
     async def _run_ranks(self, supervisor: Supervisor) -> None:
-        async with contextlib.AsyncExitStack() as stack:
-            discovery = None
-            if self._elastic.script is not None:
-                discovery = await stack.enter_async_context(
-                    Discovery(
-                        self._elastic.script, self._elastic.slots_per_host, say=self._output.say
-                    )
-                )
-            supervisor.every(LOOK, lambda: self._look(supervisor, discovery))
-            try:
-                await super()._run_ranks(supervisor)
-            finally:
-                for task in self._coming.values():
-                    task.cancel()
+        discovery = None
+        if self._elastic.script is not None:
+            discovery = await supervisor.beside.enter_async_context(
+                Discovery(self._elastic.script, self._elastic.slots_per_host, say=self._output.say)
+            )
+        supervisor.every(LOOK, lambda: self._look(supervisor, discovery))
+        try:
+            await super()._run_ranks(supervisor)
+        finally:
+            for task in self._coming.values():
+                task.cancel()
 
     def _new_growth(self) -> Growth:
         # An oversubscribed host has as many slots as ranks.

@@ -47,7 +47,7 @@ class ElasticRun(BuiltinRun):
         async with contextlib.AsyncExitStack() as stack:
             discovery = None
             if self._elastic.script is not None:
-                discovery = await stack.enter_async_context(
+                discovery = await supervisor.beside.enter_async_context(
                     Discovery(
                         self._elastic.script,
                         self._elastic.slots_per_host,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from pathlib import Path
 
@@ -110,6 +111,37 @@ def test_nonsense_leaves_what_there_was(
     assert answers(folder, "echo a:1", body) == [(Host("a", 1),)] * 2
     (line,) = lines
     assert why in line
+
+
+def test_trouble_in_other_words_is_reported_once_until_a_valid_answer(
+    folder: Path, lines: list[str]
+) -> None:
+    garbage, failure = "echo warning $(wc -l <runs)", "wc -l <runs; exit 3"
+    answers(folder, "echo a:1", garbage, failure, garbage, failure, "echo a:1", garbage, garbage)
+    assert [re.sub(r"\d+\b", "N", line) for line in lines] == [
+        "--host-discovery-script: './hosts.sh' has printed 'warning N', which is not a host; print 'name:slots'",
+        "--host-discovery-script: './hosts.sh' exited with code N: N",
+        "--host-discovery-script: './hosts.sh' has printed 'warning N', which is not a host; print 'name:slots'",
+    ]
+
+
+def test_an_answer_that_can_be_used_in_part_is_a_valid_one(folder: Path, lines: list[str]) -> None:
+    in_part = "echo localhost:2; echo elsewhere$(wc -l <runs):2"
+    answers(folder, in_part, "exit 3", "exit 3", in_part, "exit 3", "exit 3", here_only=True)
+    assert ["exited with code 3" in line for line in lines] == [False, True, True]
+    assert "names host 'elsewhere1'" in lines[0]
+
+
+@pytest.mark.parametrize("end", ["", ":2", " :2"])
+def test_a_report_is_short_even_if_the_words_are_not(
+    folder: Path, lines: list[str], end: str
+) -> None:
+    long = f"head -c 900000 /dev/zero | tr '\\0' x; echo '{end}'"
+    assert answers(folder, "echo a:1", long) == [(Host("a", 1),)] * 2
+    (line,) = lines
+    assert line == (
+        f"--host-discovery-script: './hosts.sh' has printed '{'x' * 300}...', which is not a host; print 'name:slots'"
+    )
 
 
 def test_asking_ends_also_where_a_cancellation_is_lost() -> None:

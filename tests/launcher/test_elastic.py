@@ -241,6 +241,31 @@ def in_step(step): time.sleep(0.02)
     assert ran.out.count("was of 2") == 2, ran.out
 
 
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.2"], ids=["here", "by an agent"])
+def test_a_discovery_script_that_runs_at_the_end_is_ended_without_a_report(
+    elastic: Elastic, tmp_path: Path, host: str
+) -> None:
+    agent = tmp_path / "agent"
+    agent.write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
+    agent.chmod(0o755)
+    discover(
+        tmp_path,
+        f"echo {host}:2\n"
+        "if [ ! -e asked ]; then touch asked; exit; fi\n"
+        "trap '' TERM\n"
+        "echo $$ >number && mv number pid.script\n"
+        "while true; do sleep 0.1; done\n",
+    )
+    ran = elastic(
+        'def is_enough(sizes): return os.path.exists("pid.script")',
+        "-np", "2", "--max-np", "2", "--ssh", "./agent", *DISCOVERING,
+    )  # fmt: skip
+    assert ran.code == 0, ran.out + ran.err
+    assert ran.out.count("was of 2") == 2, ran.out + ran.err
+    assert "discovery" not in ran.err, ran.err
+    assert "child process" not in ran.err, ran.err  # of asyncio, about a process that others reaped
+
+
 def test_ranks_that_meet_within_this_host_stay_there(elastic: Elastic, tmp_path: Path) -> None:
     discover(
         tmp_path,

@@ -79,6 +79,16 @@ def test_bad_hostfile(tmp_path: Path, text: str, words: str) -> None:
         parse_hostfile(tmp_path / "hosts")
 
 
+def test_a_name_is_no_longer_than_names_can_be_and_a_message_does_not_quote_more() -> None:
+    assert parse_hosts("x" * 253 + ":2") == (Host("x" * 253, 2),)
+    with pytest.raises(LaunchError) as caught:
+        parse_hosts("x" * 254 + ":2")
+    assert str(caught.value) == f"-H: '{'x' * 254}:2' is not a host; write 'name:slots'"
+    with pytest.raises(LaunchError) as caught:
+        parse_hosts("x" * 900_000)
+    assert str(caught.value) == f"-H: '{'x' * 300}...' is not a host; write 'name:slots'"
+
+
 def test_a_hostfile_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("node1 slots=2\n", encoding="utf-8-sig")
     assert parse_hostfile(tmp_path / "hosts") == (Host("node1", 2),)

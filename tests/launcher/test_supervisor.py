@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 from rueda.launcher import supervisor as module
+from rueda.launcher.errors import LaunchError
 from rueda.launcher.processes import waited_for_processor
 from rueda.launcher.supervisor import Supervisor
 from rueda.launcher.writer import Writer
@@ -122,3 +124,27 @@ def test_what_is_only_said_until_the_children_are_ended(relay: int) -> None:
 
     asyncio.run(run())
     assert said == ["a stranger has come"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_runs_beside_the_children_ends_its_own_processes(relay: int, fails: bool) -> None:
+    """They would otherwise be ended and reaped as processes that a child has left behind."""
+    statuses: list[int] = []
+
+    async def run() -> None:
+        async with Supervisor(60, Writer(), relay) as supervisor:
+            process = await asyncio.create_subprocess_exec("sleep", "600")
+
+            async def end() -> None:
+                process.send_signal(signal.SIGUSR1)
+                statuses.append(await process.wait())
+
+            supervisor.beside.push_async_callback(end)
+            supervisor.spawn(["true"], dict(os.environ), lambda *_: None, lambda _: None)
+            if fails:
+                raise LaunchError("the job cannot be started")
+            await supervisor.wait()
+
+    with pytest.raises(LaunchError) if fails else contextlib.nullcontext():
+        asyncio.run(asyncio.wait_for(run(), 60))
+    assert statuses == [-signal.SIGUSR1]
