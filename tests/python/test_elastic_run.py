@@ -325,19 +325,51 @@ def test_what_is_given_up_and_what_is_kept() -> None:
     )
 
 
-def test_a_rank_that_leaves_in_good_order_while_the_world_is_to_change_is_a_loss() -> None:
+@pytest.mark.parametrize(
+    "error",
+    ['ShutdownError("rank 1 has shut down", 1)', 'StalledError("late")', 'TimeoutError("late")'],
+)
+def test_a_change_of_the_world_that_fails_is_a_failure_like_any_other(error: str) -> None:
+    """Such as a rank that leaves in good order meanwhile."""
     check(
-        """
+        f"""
         import rueda, rueda.elastic.changes, rueda.elastic.running
-        import rueda.horovod.forming
+        from rueda.horovod.exceptions import HostsUpdatedInterrupt
+        from rueda.horovod.forming import Forming
 
-        def left(*_):
-            raise rueda.ShutdownError("rank 1 has shut down", 1)
+        def fails(*_):
+            raise rueda.{error}
 
         rueda.init(recovery="on")
-        rueda.elastic.running.change = rueda.elastic.changes.update = left
-        assert rueda.elastic.running._update() is None  # so that the loop recovers
-        assert rueda.horovod.forming._update() is None
+        interrupt = HostsUpdatedInterrupt()
+        interrupt.is_agreed = True
+        rueda.elastic.running.change = rueda.elastic.changes.update = fails
+        assert rueda.elastic.running._update(rueda.elastic.ChangeWanted()) is None  # so that the loop recovers
+        assert Forming().update(interrupt) is None
         """,
         2,
+    )
+
+
+def test_what_would_only_recur_when_the_world_changes_is_raised() -> None:
+    check(
+        """
+        import rueda, rueda.elastic.changes
+        from rueda.horovod.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+        from rueda.horovod.forming import Forming
+
+        def fails():
+            raise rueda.MismatchError("different")
+
+        rueda.init()
+        interrupt = HostsUpdatedInterrupt()
+        interrupt.is_agreed = True
+        rueda.elastic.changes.update = fails
+        try:
+            Forming().update(interrupt)
+            raise SystemExit("nothing raised")
+        except HorovodInternalError as error:
+            assert isinstance(error.__cause__, rueda.MismatchError), error
+        """,
+        1,
     )

@@ -22,7 +22,17 @@ from rueda.operations import Max
 from rueda.recovery import on_recovery
 from rueda.reductions import allreduce
 
-__all__ = ["Change", "Door", "are_absent", "change", "open_door", "part_with", "update", "wanted"]
+__all__ = [
+    "Change",
+    "Door",
+    "are_absent",
+    "change",
+    "open_door",
+    "part_with",
+    "put_first",
+    "update",
+    "wanted",
+]
 
 _log = logging.getLogger("rueda")
 
@@ -202,6 +212,17 @@ def part_with(misfits: Mapping[int, str]) -> None:
     if own == staying[0]:
         _log.warning("going on without newcomers that do not fit: %s", "; ".join(misfits.values()))
     _enter_another(here, staying, [], None)
+
+
+def put_first(rank: int) -> None:
+    """Enters a world of the same ranks, in which ``rank`` comes before the others; collective over the world.
+
+    If that fails, the world stays as it is, with a warning.
+    """
+    here = attendance()
+    _know_members()
+    others = [other for other in range(_native.size()) if other != rank]
+    _enter_another(here, [rank, *others], [], None)
 
 
 def _enter_another(

@@ -31,39 +31,40 @@ def begun_anew(
     interrupts: type[Exception],
     check: Callable[[Exception], None],
     reset: Callable[[], None],
-    update: Callable[[], list[int] | None] | None,
+    update: Callable[[Any], list[int] | None] | None,
+    sync: Callable[[Any], None] | None = None,
 ) -> Callable[Concatenate[Any, P], T]:
     """The function ``func(state, ...)``, restarted from the state whenever the world is formed again.
 
-    The state is synchronised first, unless the previous interrupt had a true ``skip_sync``. After one of ``interrupts``
-    it is kept, and ``update`` is called. After any other exception it is restored; ``check`` raises instead if another
-    world would not help. If ``update`` returns who has joined, possibly nobody, the world is as it should be, and
-    ``reset`` is not called. The state's ``on_reset()`` follows; a rank that is lost during that is a failure like any
-    other. Newcomers are given the state even if the interrupt knew of none, and so are ranks that were already in the
-    new world when it broke.
+    The state is synchronised first, unless the previous interrupt had a true ``skip_sync``: by ``sync``, which gets it,
+    or by its own ``sync()``. After one of ``interrupts`` it is kept, and ``update`` is called with that. After any
+    other exception it is restored; ``check`` raises instead if another world would not help. If ``update`` returns who
+    has joined, possibly nobody, the world is as it should be, and ``reset`` is not called. The state's ``on_reset()``
+    follows; a rank that is lost during that is a failure like any other. Newcomers are given the state even if the
+    interrupt knew of none, and so are ranks that were already in the new world when it broke.
     """
 
     @functools.wraps(func)
     def wrapper(state: Any, *args: P.args, **kwargs: P.kwargs) -> T:
         skip_sync = False
         while True:
-            is_update = False
+            interrupt: Exception | None = None
             try:
                 if not skip_sync:
-                    state.sync()
+                    state.sync() if sync is None else sync(state)
                 align_names()
                 return func(state, *args, **kwargs)
-            except interrupts as interrupt:
-                skip_sync = bool(getattr(interrupt, "skip_sync", False))
-                is_update = True
+            except interrupts as caught:
+                skip_sync = bool(getattr(caught, "skip_sync", False))
+                interrupt = caught
             except Exception as error:
                 check(error)
                 state.restore()
                 skip_sync = False
             while True:
                 joined = None
-                if is_update and update is not None:
-                    joined = update()
+                if interrupt is not None and update is not None:
+                    joined = update(interrupt)
                     skip_sync = skip_sync and joined == []
                 if joined is None:
                     reset()
@@ -75,6 +76,6 @@ def begun_anew(
                     if told is None or not is_loss(told):
                         raise
                     state.restore()
-                    skip_sync = is_update = False
+                    skip_sync, interrupt = False, None
 
     return wrapper  # type: ignore[return-value]  # its first parameter has a name

@@ -11,7 +11,7 @@ from rueda.elastic.changes import change
 from rueda.elastic.loops import RUN, begin_loop, current_place, inside, note_result, passes_over
 from rueda.elastic.rerun import begun_anew, recurs
 from rueda.elastic.state import CallIsOver, ChangeWanted
-from rueda.errors import PeerLostError, ShutdownError, error_in
+from rueda.errors import RuedaError, error_in
 from rueda.recovery import can_recover, recover
 
 __all__ = ["run"]
@@ -100,11 +100,11 @@ def _reset() -> None:
     recover(break_whole=True)
 
 
-def _update() -> list[int] | None:
+def _update(_: ChangeWanted) -> list[int] | None:
     """Who has joined; an empty list also if the change failed but the world is intact."""
     try:
         changed = change(None, current_place())
-    except (PeerLostError, ShutdownError) as error:
+    except RuedaError as error:
         _check(error)
         return None  # reset() makes the others continue
     return changed.joined if changed is not None else []

@@ -16,7 +16,7 @@ from rueda.errors import InitializationError, InvalidArgumentError, RuedaError
 from rueda.lifecycle import rank
 from rueda.objects import allgather_object, broadcast_object
 
-__all__ = ["CallIsOver", "ChangeWanted", "State", "StateIsLost"]
+__all__ = ["CallIsOver", "ChangeWanted", "State", "StateIsLost", "state_is_lost"]
 
 _WHY = "processes wait to join, or are to leave"
 
@@ -39,6 +39,14 @@ class StateIsLost(InitializationError):
     """No rank with the training's state is left, and no other world can bring it back."""
 
     recurs = True
+
+
+def state_is_lost() -> StateIsLost:
+    """The error if only newcomers without the state are left."""
+    return StateIsLost(
+        "all ranks that had the training's state were lost before the remaining ranks received it: start the job "
+        "again, from its last checkpoint if it writes any"
+    )
 
 
 class State:
@@ -244,9 +252,7 @@ def _sources_of(every: list[tuple[list[str], bool, int, bool]]) -> list[int]:
         return sources
     sources = [number for number, (*_, is_newcomer) in enumerate(every) if not is_newcomer][:1]
     if not sources:
-        raise StateIsLost(
-            "all ranks that had the training's state were lost before the remaining ranks received it"
-        )
+        raise state_is_lost()
     return sources
 
 

@@ -6,7 +6,6 @@ docs/horovod.md lists the failures from which it recovers.
 from __future__ import annotations
 
 import queue
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -98,7 +97,7 @@ class State:
         joining, leaving = changes.wanted()
         is_news = joining or leaving
         if is_news:
-            newest = max(newest, time.time())  # this clock may be behind another host's
+            # Has no timestamp: the caller's may be any growing numbers, and would all be old after this clock's time.
             update |= (joining * HostUpdateResult.added) | (leaving * HostUpdateResult.removed)
         while not self._host_messages.empty():
             timestamp, result = self._host_messages.get()
@@ -114,7 +113,9 @@ class State:
         )
         self._last_updated_timestamp, is_any_news, removed, added = every.tolist()
         if is_any_news:
-            raise HostsUpdatedInterrupt(skip_sync=bool(removed and not added))
+            interrupt = HostsUpdatedInterrupt(skip_sync=bool(removed and not added))
+            interrupt.is_agreed = True
+            raise interrupt
 
     def save(self) -> None:
         """Keeps a copy in this process's memory."""
@@ -183,15 +184,17 @@ def _check(error: Exception) -> None:
 def run_fn(
     func: Callable[Concatenate[Any, P], T],
     reset: Callable[[], None],
-    update: Callable[[], list[int] | None] | None = None,
+    update: Callable[[HostsUpdatedInterrupt], list[int] | None] | None = None,
+    sync: Callable[[Any], None] | None = None,
 ) -> Callable[Concatenate[Any, P], T]:
     """Wraps ``func(state, ...)`` so that it restarts after a failure that a new world can repair.
 
     The state is synchronised before each start, unless ranks only left. After :class:`HorovodInternalError`, or a
     :class:`rueda.RuedaError` from backward(), it is restored; after :class:`HostsUpdatedInterrupt` it stays as it is.
     Then ``reset`` re-forms the world, the reset callbacks run, and ``func`` restarts. Errors that would only recur,
-    such as a mismatch between ranks, are raised. ``update``: called before ``reset`` after HostsUpdatedInterrupt; if
-    it has changed the world, it returns the ranks that joined, possibly none, and ``reset`` is not called.
+    such as a mismatch between ranks, are raised. ``update``: called before ``reset`` with a
+    HostsUpdatedInterrupt; if it has changed the world, it returns the ranks that joined, possibly none, and ``reset``
+    is not called. ``sync``: called with the state instead of its ``sync()``.
     """
     return begun_anew(
         func,
@@ -199,4 +202,5 @@ def run_fn(
         check=_check,
         reset=reset,
         update=update,
+        sync=sync,
     )

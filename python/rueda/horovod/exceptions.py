@@ -75,6 +75,9 @@ class HostsUpdatedInterrupt(RuntimeError):
         True
     """
 
+    # Whether every rank raises it at the same point, as State.check_host_updates() does.
+    is_agreed = False
+
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__("the hosts of the job have changed")
         self.skip_sync = skip_sync
