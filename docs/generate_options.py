@@ -45,7 +45,8 @@ set by `rueda run`, or by hand ([security.md](security.md)) |
 | `RUEDA_INSTRUCTION_SET` | `baseline`, `avx2` or `avx512`: the reduction kernels use no instructions \
 beyond this set; the bits of results do not depend on it |
 
-`RUEDA_LAUNCHER`, `RUEDA_RENDEZVOUS_STORE`, `RUEDA_ELASTIC` and `RUEDA_JOINER` pass between the launcher and its ranks.
+`RUEDA_LAUNCHER`, `RUEDA_RENDEZVOUS_STORE`, `RUEDA_OUTER_STEP`, `RUEDA_ELASTIC` and `RUEDA_JOINER` \
+pass between the launcher and its ranks.
 """
 
 

@@ -32,8 +32,12 @@ _FORWARDED = (
 _IDENTITY = re.compile(
     r"OMPI_COMM_WORLD_|OMPI_UNIVERSE_|PMIX_|PMI_|PRTE_|ORTE_|TORCHELASTIC_RUN_ID$|"
     r"(RUEDA|HOROVOD)_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE)$|"
-    r"RUEDA_(RENDEZVOUS|RENDEZVOUS_LISTENER|RENDEZVOUS_STORE|SECRET|LAUNCHER|ELASTIC|JOINER)$"
+    r"RUEDA_(RENDEZVOUS|RENDEZVOUS_LISTENER|RENDEZVOUS_STORE|SECRET|LAUNCHER|OUTER_STEP|ELASTIC|JOINER)$"
 )
+
+# Tells ranks in which step of Slurm their launcher runs, so that they recognise one begun within them; see
+# csrc/membership/launch.cpp.
+OUTER_STEP = "RUEDA_OUTER_STEP"
 
 # The number of compute threads of a rank, read by OpenMP, MKL and torch.
 THREADS = "OMP_NUM_THREADS"
@@ -70,10 +74,15 @@ def forwarded_by_default(environment: Mapping[str, str]) -> list[str]:
 
 
 def without_identity(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` without the variables with which an outer launcher has identified this process."""
+    """`environment` without the variables with which an outer launcher has identified this process.
+
+    Of a step of Slurm they remain, since programs may ask for them; `OUTER_STEP` says that it is an outer one.
+    """
     own = {name: value for name, value in environment.items() if not _IDENTITY.match(name)}
     if is_rank(environment):  # also drops that rank's bootstrap settings
         own.pop("RUEDA_BOOTSTRAP", None)
+    if step := environment.get("SLURM_STEP_ID"):
+        own[OUTER_STEP] = f"{environment.get('SLURM_JOB_ID', '')}.{step}"
     return own
 
 

@@ -19,6 +19,7 @@
 #include "core/interruption.h"
 #include "core/memory_release.h"
 #include "core/options.h"
+#include "core/shared_library.h"
 #include "core/unknown_variables.h"
 #include "core/whereabouts.h"
 #include "errors.h"
@@ -235,6 +236,13 @@ void bind_process_sets(py::module_& module) {
       released);
 }
 
+// Read here, in every process that imports this module, rather than passed in a variable, which
+// children with another Python would inherit.
+void tell_python_prefix() {
+  const py::object prefix = py::module_::import("sys").attr("prefix");
+  set_python_prefix(py::module_::import("os").attr("fsencode")(prefix).cast<std::string>());
+}
+
 }  // namespace
 
 }  // namespace rueda::bindings
@@ -243,6 +251,7 @@ PYBIND11_MODULE(_native, module) {
   using namespace rueda::bindings;
   module.doc() = "Rueda's C++ API with pointers as integers; use the package rueda instead.";
   register_errors();
+  tell_python_prefix();
   bind_memory(module);
   bind_handle(module);
   bind_life(module);

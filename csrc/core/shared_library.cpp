@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <string_view>
+#include <utility>
 
 #include "core/strings.h"
 
@@ -12,6 +12,8 @@ namespace rueda {
 namespace fs = std::filesystem;
 
 namespace {
+
+std::string python_prefix;
 
 void add_folder(std::vector<fs::path>& folders, const fs::path& folder) {
   std::error_code ignored;
@@ -34,17 +36,32 @@ fs::path own_folder() {
   return fs::path(file_of(&anchor)).parent_path();
 }
 
+void set_python_prefix(std::string prefix) {
+  python_prefix = std::move(prefix);
+}
+
+std::vector<Prefix> environment_prefixes(const Environment& environment) {
+  std::vector<Prefix> prefixes;
+  const auto add = [&prefixes](const fs::path& path, std::string_view why) {
+    const auto is_same = [&path](const Prefix& other) { return other.path == path; };
+    if (!path.empty() && std::ranges::none_of(prefixes, is_same)) prefixes.push_back({path, why});
+  };
+  add(python_prefix, "sys.prefix");
+  for (const std::string_view variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    add(environment(variable).value_or(""), variable);
+  }
+  return prefixes;
+}
+
 std::vector<fs::path> site_packages(const Environment& environment) {
   std::vector<fs::path> folders;
   for (fs::path up = own_folder(); up.has_relative_path(); up = up.parent_path()) {
     if (up.filename() == "site-packages" || up.filename() == "dist-packages")
       add_folder(folders, up);
   }
-  for (const std::string_view variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    const auto prefix = environment(variable);
-    if (!prefix || prefix->empty()) continue;
+  for (const Prefix& prefix : environment_prefixes(environment)) {
     std::error_code ignored;
-    for (const auto& entry : fs::directory_iterator(fs::path(*prefix) / "lib", ignored)) {
+    for (const auto& entry : fs::directory_iterator(prefix.path / "lib", ignored)) {
       if (entry.path().filename().string().starts_with("python3"))
         add_folder(folders, entry.path() / "site-packages");
     }

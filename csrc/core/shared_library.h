@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/options.h"
@@ -20,8 +21,17 @@ struct LibraryCandidate {
 [[nodiscard]] std::string file_of(const void* symbol);
 // The folder of librueda.so.
 [[nodiscard]] std::filesystem::path own_folder();
+// Python's sys.prefix, which no variable tells if its environment is not activated. The bindings
+// set it when they are loaded, before anything is searched for.
+void set_python_prefix(std::string prefix);
+// The running Python's environment, then the active ones, each once. They need not exist.
+struct Prefix {
+  std::filesystem::path path;
+  std::string_view why;  // "sys.prefix" or the variable that names it
+};
+[[nodiscard]] std::vector<Prefix> environment_prefixes(const Environment& environment);
 // The site-packages folders that may contain wheels, nearest first: the one above librueda.so (in a
-// wheel that is in site-packages/rueda/lib), then those of the active environments.
+// wheel that is in site-packages/rueda/lib), then those of environment_prefixes().
 [[nodiscard]] std::vector<std::filesystem::path> site_packages(const Environment& environment);
 
 // Appends `path` if it exists and is not yet among the candidates.

@@ -15,7 +15,7 @@ namespace rueda {
 
 namespace {
 
-constexpr std::array<std::string_view, 18> others{"RUEDA_RANK",        "RUEDA_SIZE",
+constexpr std::array<std::string_view, 19> others{"RUEDA_RANK",        "RUEDA_SIZE",
                                                   "RUEDA_LOCAL_RANK",  "RUEDA_LOCAL_SIZE",
                                                   "RUEDA_CROSS_RANK",  "RUEDA_CROSS_SIZE",
                                                   "RUEDA_RENDEZVOUS",  "RUEDA_SECRET",
@@ -23,7 +23,8 @@ constexpr std::array<std::string_view, 18> others{"RUEDA_RANK",        "RUEDA_SI
                                                   "RUEDA_SSH_COMMAND", "RUEDA_RENDEZVOUS_LISTENER",
                                                   "RUEDA_ELASTIC",     "RUEDA_JOINER",
                                                   "RUEDA_SECRET_FILE", "RUEDA_EQUIV",
-                                                  "RUEDA_REPORT",      "RUEDA_RENDEZVOUS_STORE"};
+                                                  "RUEDA_REPORT",      "RUEDA_RENDEZVOUS_STORE",
+                                                  "RUEDA_OUTER_STEP"};
 
 // How many characters must be inserted, deleted or replaced to turn one into the other.
 std::size_t edit_distance(std::string_view from, std::string_view to) {

@@ -44,20 +44,23 @@ struct Launcher {
   std::string_view mark;  // must be set too, unless empty
   std::string_view rank;
   std::string_view size;
+  std::string_view own;  // set by the launcher alone: programs also set ranks and sizes themselves
 };
 
 // Innermost first. A torchrun worker in a job started through MPI inherits MPI's variables.
 constexpr std::array launchers{
-    Launcher{"torchrun", LaunchKind::foreign, "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE"},
+    Launcher{"torchrun", LaunchKind::foreign, "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE",
+             "TORCHELASTIC_RUN_ID"},
     Launcher{"mpirun", LaunchKind::mpi, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
-             "OMPI_COMM_WORLD_SIZE"},
-    Launcher{"a PMI launcher", LaunchKind::mpi, "PMI_SIZE", "PMI_RANK", "PMI_SIZE"},
-    Launcher{"srun", LaunchKind::mpi, "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
+             "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE"},
+    Launcher{"a PMI launcher", LaunchKind::mpi, "PMI_SIZE", "PMI_RANK", "PMI_SIZE", "PMI_FD"},
+    Launcher{"srun", LaunchKind::mpi, "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS",
+             "SLURM_STEP_ID"},
 };
 // Checked after PMIx, which may set the rank along with them.
 constexpr std::array lesser_launchers{
-    Launcher{"horovodrun", LaunchKind::foreign, "HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE"},
-    Launcher{"the launcher", LaunchKind::foreign, "WORLD_SIZE", "RANK", "WORLD_SIZE"},
+    Launcher{"horovodrun", LaunchKind::foreign, "HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", ""},
+    Launcher{"the launcher", LaunchKind::foreign, "WORLD_SIZE", "RANK", "WORLD_SIZE", ""},
 };
 
 // Several launchers set PMI_RANK and PMI_SIZE. Hydra may start its proxies through srun, so its own
@@ -154,6 +157,32 @@ std::optional<Launch> recognise_pmix(const Environment& environment) {
                 .evidence = shown("PMIX_RANK", rank_text)};
 }
 
+// Whether `launcher` has started this process within a rank of `rueda run`. That has removed what
+// it had inherited of other launchers itself, except for Slurm's step, which programs may ask for:
+// RUEDA_OUTER_STEP says which one that was.
+bool starts_within_rank(const Launcher& launcher, const Environment& environment) {
+  const Text own = non_empty(environment, launcher.own);
+  if (!own || launcher.name != "srun") return own.has_value();
+  const std::string job = non_empty(environment, "SLURM_JOB_ID").value_or("");
+  return str(job, ".", *own) != non_empty(environment, "RUEDA_OUTER_STEP");
+}
+
+// The launcher of several processes, this one among them, that a rank of `rueda run` has started.
+// One of a single process leaves it the rank that it is.
+std::optional<Launch> recognise_within_rank(const Environment& environment) {
+  std::optional<Launch> found;
+  for (const Launcher& launcher : launchers) {
+    if (!starts_within_rank(launcher, environment)) continue;
+    found = recognise(launcher, environment);
+    if (found && found->is_consistent) break;
+    found.reset();
+  }
+  if (!found && non_empty(environment, "PMIX_NAMESPACE")) found = recognise_pmix(environment);
+  if (!found || found->size == 1) return std::nullopt;
+  found->is_within_rank = true;
+  return found;
+}
+
 std::optional<Launch> first_of(std::span<const Launcher> table, const Environment& environment) {
   for (const Launcher& launcher : table) {
     if (auto launch = recognise(launcher, environment)) return launch;
@@ -203,7 +232,11 @@ std::string hint_at_more_ranks(const Environment& environment) {
 }
 
 Launch detect_launch(const Environment& environment) {
-  if (auto launch = recognise_rendezvous(environment)) return *launch;
+  if (auto launch = recognise_rendezvous(environment)) {
+    // Where else ranks meet was said by the program itself, after any launcher.
+    if (!launch->is_served) return *launch;
+    return recognise_within_rank(environment).value_or(*launch);
+  }
   if (auto launch = first_of(launchers, environment)) return *launch;
   if (auto launch = recognise_pmix(environment)) return *launch;
   if (auto launch = first_of(lesser_launchers, environment)) return *launch;

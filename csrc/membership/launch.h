@@ -28,6 +28,9 @@ struct Launch {
   std::vector<std::string> other_addresses = {};
   // torchrun: a rank whose agent is gone belongs to an attempt that has ended.
   bool ends_with_agent = false;
+  // Whether another launcher has started it within a rank of `rueda run`, whose variables and
+  // launcher do not concern it.
+  bool is_within_rank = false;
   bool is_served = false;    // by the launcher: RUEDA_RENDEZVOUS_STORE is `address`
   int listener = -1;         // a descriptor that listens there: RUEDA_RENDEZVOUS_LISTENER
   std::string secret = {};   // of the job: RUEDA_SECRET; never part of a message
@@ -40,7 +43,9 @@ struct Launch {
 // PMI_RANK and PMI_SIZE (from Intel MPI if I_MPI_MPIRUN is set, Hydra if MPI_LOCALNRANKS is, srun
 // with PMI-2 if SLURM_STEP_ID is); a Slurm step with more than one task; PMIX_RANK; horovodrun;
 // RANK and WORLD_SIZE. A launcher whose variables are incomplete or not numbers counts as foreign,
-// with that as the problem.
+// with that as the problem. If `rueda run` serves that rendezvous, what torchrun, Open MPI, PMI,
+// Slurm or PMIx has set comes from within one of its ranks, and counts if it is of several
+// processes.
 [[nodiscard]] Launch detect_launch(const Environment& environment);
 
 // For a process without a launcher: a sentence if the environment shows several tasks or pods

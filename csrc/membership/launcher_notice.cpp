@@ -43,6 +43,7 @@ void tell(const Environment& environment, const std::string& text) {
 }  // namespace
 
 void notify_launcher(const Environment& environment, const Launch& launch, Arrival arrival) {
+  if (launch.is_within_rank) return;
   tell(environment,
        str(arrival == Arrival::met ? "met " : "waiting ", launch.rank, " ", launch.size));
 }

@@ -16,7 +16,8 @@ enum class Arrival : std::uint8_t {
 };
 
 // Sends "waiting RANK SIZE" or "met RANK SIZE" to the abstract stream socket in RUEDA_LAUNCHER, if
-// any. Never fails, since the launcher may be on another host or gone. Waits at most a second.
+// any, unless the rank is one of another launcher within a rank of `rueda run`. Never fails, since
+// the launcher may be on another host or gone. Waits at most a second.
 void notify_launcher(const Environment& environment, const Launch& launch, Arrival arrival);
 // Sends "silent HOST PID": the ranks have continued without this process, which may be alive and
 // must end. Otherwise as above.

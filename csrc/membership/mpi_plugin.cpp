@@ -24,11 +24,6 @@ constexpr auto plugin_name = "librueda_mpi.so";
 
 MpiLocation location;
 
-void add_folder(std::vector<LibraryCandidate>& candidates, const fs::path& folder,
-                const std::string& why) {
-  add_if_exists(candidates, folder / library_name, why);
-}
-
 // A folder stands for the library in it. PyPI's libmpi.so is a linker script, with the library next
 // to it.
 fs::path named_library(const fs::path& given) {
@@ -43,19 +38,23 @@ std::vector<LibraryCandidate> candidates_for(const Options& options,
   if (!options.mpi_library.empty()) {
     return {{named_library(options.mpi_library).string(), "RUEDA_MPI_LIBRARY"}};
   }
+  // launcher/check/mpi.py searches in the same order.
   std::vector<LibraryCandidate> candidates;
+  // Even those that do not exist, so that the error shows where the library would be found.
+  const auto add_prefix = [&candidates](const fs::path& prefix, std::string_view why) {
+    candidates.push_back({(prefix / "lib" / library_name).string(), std::string(why)});
+  };
   // A relocated Open MPI's mpirun exports OPAL_PREFIX; its own library fits it best.
-  for (const std::string_view variable : {"OPAL_PREFIX", "VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    const auto prefix = environment(variable);
-    if (prefix && !prefix->empty()) {
-      add_folder(candidates, fs::path(*prefix) / "lib", std::string(variable));
-    }
+  const auto relocated = environment("OPAL_PREFIX");
+  if (relocated && !relocated->empty()) add_prefix(*relocated, "OPAL_PREFIX");
+  for (const Prefix& prefix : environment_prefixes(environment)) {
+    add_prefix(prefix.path, prefix.why);
   }
   // In a wheel, librueda.so is in <prefix>/lib/python3.x/site-packages/rueda/lib.
   fs::path folder = own_folder();
   for (int up = 0; up < 6 && folder.has_relative_path(); ++up) {
-    add_folder(candidates, folder, "near librueda.so");
-    add_folder(candidates, folder / "lib", "near librueda.so");
+    add_if_exists(candidates, folder / library_name, "near librueda.so");
+    add_if_exists(candidates, folder / "lib" / library_name, "near librueda.so");
     folder = folder.parent_path();
   }
   candidates.push_back({library_name, "the system"});

@@ -60,9 +60,9 @@ struct MpiLocation {
   std::string version;
 };
 
-// Loads libmpi (tries one already loaded, options.mpi_library, the Python environment's lib, then
-// the system's), and then the plug-in next to librueda.so. Loaded once, never unloaded. The error
-// says what was tried and what to do.
+// Loads libmpi (tries one already loaded, options.mpi_library, OPAL_PREFIX's lib, the Python
+// environment's, the folders near librueda.so, then the system's), and then the plug-in next to
+// librueda.so. Loaded once, never unloaded. The error says what was tried and what to do.
 [[nodiscard]] Expected<MpiPlugin*> load_mpi(const Options& options);
 // Valid after a successful load_mpi().
 [[nodiscard]] const MpiLocation& mpi_location();

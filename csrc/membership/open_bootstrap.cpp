@@ -144,12 +144,15 @@ Expected<OpenedBootstrap> open_mpi(Launch launch, const Options& options,
 
 }  // namespace
 
-Expected<OpenedBootstrap> open_bootstrap(const Options& options, const Environment& given) {
+Expected<OpenedBootstrap> open_bootstrap(const Options& given_options, const Environment& given) {
+  Options options = given_options;
   const Time deadline = Clock::now() + seconds(options.init_timeout);
   const auto with_secret = with_secret_of_file(given);
   if (!with_secret) return with_secret.status();
   const Environment& environment = with_secret.value();
   Launch launch = detect_launch(environment);
+  // `rueda run` says that to its own ranks.
+  if (launch.is_within_rank && options.bootstrap == "rendezvous") options.bootstrap = "auto";
   // In a program that runs MPI, MPI's world is meant.
   if (options.bootstrap != "mpi" && !mpi_is_running()) {
     launch = meet_on_one_host(std::move(launch), environment);

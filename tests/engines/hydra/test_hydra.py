@@ -37,6 +37,11 @@ def line_of(engine: Engine, options: Sequence[str], *arguments: str) -> list[str
     return [str(mpiexec), *options, str(engine.python), str(SCRIPT), *arguments]
 
 
+def launcher(engine: Engine, ranks: int) -> list[str]:
+    """Returns `rueda run`, as far as the program."""
+    return [str(engine.python), "-m", "rueda", "run", "--no-mpi", "-np", str(ranks)]
+
+
 def run(line: Sequence[str], **more: str) -> subprocess.CompletedProcess[str]:
     """Runs ranks under Hydra to completion."""
     variables = environment(variables_of({**STALLS, **more}))
@@ -62,6 +67,20 @@ def test_ranks_of_two_hosts_meet_and_train(
     ran = run(lab.inside("h0", *line), **digits)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("met 4 on 2 hosts") == 4
+
+
+def test_within_a_rank_of_rueda_run_its_ranks_are_a_world(engine: Engine) -> None:
+    ran = run([*launcher(engine, 1), *line_of(engine, ["-n", "2"])])
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("met 2 on 1 hosts") == 2
+
+
+def test_within_one_of_its_ranks_rueda_run_starts_a_world(engine: Engine) -> None:
+    program = "import rueda; rueda.init(); print(f'met {rueda.size()}\\n', end='')"
+    outer = line_of(engine, ["-n", "2"])[: -len(["python", "script"])]
+    ran = run([*outer, *launcher(engine, 2), str(engine.python), "-c", program])
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("met 2") == 4
 
 
 def test_a_rank_that_fails_ends_the_job(engine: Engine) -> None:

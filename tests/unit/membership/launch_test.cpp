@@ -289,6 +289,71 @@ TEST_CASE("a rendezvous is served already where the launcher says so of this ver
   CHECK_FALSE(launch_of(with(rank, "RUEDA_RENDEZVOUS_STORE", "unix:@there")).is_served);
 }
 
+TEST_CASE("a launcher of several processes within a rank of rueda run is the one that counts") {
+  const Variables rank{{"RUEDA_RANK", "0"},
+                       {"RUEDA_SIZE", "2"},
+                       {"RUEDA_RENDEZVOUS", "unix:@here"},
+                       {"RUEDA_RENDEZVOUS_STORE", "unix:@here"}};
+  struct Row {
+    const char* what;
+    Variables more;
+    int rank;
+    int size;
+    const char* launcher;
+  };
+  const Variables mpirun{{"OMPI_COMM_WORLD_RANK", "1"},
+                         {"OMPI_COMM_WORLD_SIZE", "2"},
+                         {"PMIX_RANK", "1"},
+                         {"PMIX_NAMESPACE", "prterun-1"}};
+  const Variables hydra{{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}, {"PMI_FD", "9"}};
+  const Variables step{{"SLURM_JOB_ID", "77"},
+                       {"SLURM_STEP_ID", "1"},
+                       {"SLURM_STEP_NUM_TASKS", "4"},
+                       {"SLURM_PROCID", "3"}};
+  const std::vector<Row> table{
+      {"mpirun", mpirun, 1, 2, "mpirun"},
+      {"torchrun", torchrun(), 1, 2, "torchrun"},
+      {"Hydra", hydra, 1, 3, "a PMI launcher"},
+      {"srun", step, 3, 4, "srun"},
+      {"srun within another step", with(step, "RUEDA_OUTER_STEP", "77.0"), 3, 4, "srun"},
+      {"srun within another job's step", with(step, "RUEDA_OUTER_STEP", "76.1"), 3, 4, "srun"},
+      {"PMIx", {{"PMIX_RANK", "1"}, {"PMIX_NAMESPACE", "prterun-1"}}, 1, 0, "a PMIx launcher"},
+      {"an outer step", with(step, "RUEDA_OUTER_STEP", "77.1"), 0, 2, "rueda run"},
+      {"mpirun of one",
+       with(with(mpirun, "OMPI_COMM_WORLD_SIZE", "1"), "OMPI_COMM_WORLD_RANK", "0"), 0, 2,
+       "rueda run"},
+      {"torchrun of one", with(with(torchrun(), "RANK", "0"), "WORLD_SIZE", "1"), 0, 2,
+       "rueda run"},
+      {"torchrun's mark without a rank", {{"TORCHELASTIC_RUN_ID", "x"}}, 0, 2, "rueda run"},
+      {"a program's own variables",
+       {{"RANK", "1"},
+        {"WORLD_SIZE", "4"},
+        {"OMPI_COMM_WORLD_RANK", "1"},
+        {"OMPI_COMM_WORLD_SIZE", "4"},
+        {"PMI_RANK", "1"},
+        {"PMI_SIZE", "4"},
+        {"HOROVOD_RANK", "1"},
+        {"HOROVOD_SIZE", "4"}},
+       0,
+       2,
+       "rueda run"},
+  };
+  for (const Row& row : table) {
+    INFO(row.what);
+    Variables variables = rank;
+    variables.insert(row.more.begin(), row.more.end());
+    const Launch launch = launch_of(variables);
+    CHECK(launch.rank == row.rank);
+    CHECK(launch.size == row.size);
+    CHECK(launch.launcher == row.launcher);
+    CHECK(launch.is_within_rank == (launch.launcher != "rueda run"));
+  }
+  // The program's own world, wherever it is.
+  Variables own = with(rank, "RUEDA_RENDEZVOUS", "unix:@there");
+  own.insert(mpirun.begin(), mpirun.end());
+  CHECK(launch_of(own).launcher == "rueda run");
+}
+
 TEST_CASE("variables that make no sense are never taken for a world of one") {
   const std::vector<Variables> table{
       {{"RUEDA_RANK", "0"}},
