@@ -162,6 +162,12 @@ soak: build worlds chaos asan tsan torch-versions  ## the tests again and again:
 	ctest --test-dir build/tsan --output-on-failure -j $(AT_ONCE) --repeat until-fail:$(ROUNDS)
 	for round in $$(seq $(ROUNDS)); do python -m pytest -q -x --hypothesis-profile search tests/python tests/launcher tests/bench || exit 1; done
 
+.PHONY: busy
+busy: build light-engines  ## all tests but the sanitizers beside three busy loops, none of them repeated
+	@for each in 1 2 3; do python -c 'while True: pass' & loops="$$loops $$!"; done; trap "kill $$loops" EXIT; failed=0; \
+	ctest --test-dir build/release --output-on-failure -j $(AT_ONCE) --timeout 600 || failed=1; \
+	python -m pytest --numprocesses $(WORKERS) || failed=1; exit $$failed
+
 .PHONY: chaos
 chaos: build  ## kills, freezes and adds ranks at random moments: make chaos KILLS=200
 	for transport in shm tcp mpi; do python -m tests.chaos --kills $(KILLS) --transport $$transport || exit 1; done

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import LaunchError, quoted
+from .errors import MAX_QUOTED, LaunchError, quoted
 
 # A name, an IPv4 address, or an IPv6 address in brackets. No name in the DNS has more than 253 letters.
 _NAME = r"(?P<name>\[[0-9A-Fa-f:.%\w]{1,253}\]|[A-Za-z0-9_][A-Za-z0-9_.\-]{0,252})"
@@ -39,7 +39,7 @@ class Host:
 
 def _not_a_host(place: str, text: str, example: str) -> LaunchError:
     user, at, name = text.partition("@")
-    if user and at and re.match(_NAME, name):
+    if user and at and len(user) <= MAX_QUOTED and re.match(_NAME, name):
         return LaunchError(
             f"{place}: {quoted(text)} names a user; write the host alone, and name the user with "
             f"--ssh 'ssh -l {user}' or, for one host, in ~/.ssh/config"

@@ -78,7 +78,8 @@ def provide_home() -> None:
     others may write to.
     """
     home = Path(os.environ.get("HOME") or os.path.expanduser("~"))
-    if "HOME" not in os.environ and home.is_dir() and not home.stat().st_mode & stat.S_IWOTH:
+    by_others = stat.S_IWGRP | stat.S_IWOTH  # as in csrc/mpi/init_environment.cpp
+    if "HOME" not in os.environ and home.is_dir() and not home.stat().st_mode & by_others:
         os.environ["HOME"] = str(home)
 
 

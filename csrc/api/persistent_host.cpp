@@ -26,7 +26,7 @@ constexpr int first_spins = 100;
 constexpr int first_spins_when_oversubscribed = 60;
 constexpr Duration spinning = std::chrono::milliseconds(1);
 // How long one that is dropped during a run waits for the ranks that take part in it.
-constexpr Duration longest_end = std::chrono::seconds(60);
+constexpr Duration longest_end = std::chrono::seconds(5);
 
 // No process set has such a number.
 std::uint64_t channel_key(int set, int number) {
@@ -80,7 +80,7 @@ class HostRun final : public PersistentRun {
     reduction_.count_in(transfers_);
   }
   ~HostRun() override {
-    if (!reduction_.done()) finish_dropped();
+    if (life_.is_in_run()) finish_dropped();
   }
   HostRun(const HostRun&) = delete;
   HostRun& operator=(const HostRun&) = delete;
@@ -155,19 +155,47 @@ class HostRun final : public PersistentRun {
     copy_back();
   }
 
-  // The other ranks count on this one's part, whatever becomes of the result here. Not for ever:
-  // they may never start the run.
+  // The other ranks count on this one's part, whatever becomes of the result here. Not for long:
+  // they may never start the run, or wait for something else of this rank first.
   void finish_dropped() {
-    const double timeout = runtime().options().transfer_timeout;
-    const Duration most = timeout > 0 ? std::min(seconds(timeout), longest_end) : longest_end;
     try {
-      go_on(Clock::now() + most);
-      if (reduction_.done()) return;
-      log(LogLevel::warning, in_quotes(life_.name()), " was dropped during a run, for which ",
-          describe_ranks(reduction_.awaited()), " did not come within ", to_seconds(most), " s");
-    } catch (const std::exception& error) {  // the world has ended
+      advance_until(Clock::now() + longest_end);
+      if (!reduction_.done()) return warn_of_drop();
+      life_.end(reduction_.status());
+      if (reduction_.status().ok()) return;
+      channel_.stop();
+      life_.give_up(reduction_.status());
+    } catch (const std::exception& error) {  // the world has ended, or ends with this
       log(LogLevel::debug, in_quotes(life_.name()), " was dropped during a run: ", error.what());
     }
+  }
+
+  void advance_until(Time deadline) {
+    const HostChannel::Visit visit(channel_);
+    if (!visit) fail_ended();
+    Backoff backoff(oversubscribed_, spinning, placement_);
+    while (!reduction_.done()) {
+      const Time now = Clock::now();
+      if (reduction_.advance()) {
+        backoff.renew();
+      } else if (now >= deadline || awaits_who_has_dropped()) {
+        return;
+      } else if (!backoff.back_off(now)) {
+        sleep();
+        life_.fail_if_broken();
+        fail_if_left();
+      }
+    }
+  }
+
+  void warn_of_drop() {
+    const std::vector<int> ranks = reduction_.awaited();
+    channel_.stop();
+    const Status dropped(ErrorCode::shutdown, "it was dropped during the run");
+    life_.end(dropped);
+    log(LogLevel::warning, in_quotes(life_.name()),
+        " was dropped during a run that could not be finished in time: waiting for ",
+        describe_ranks(ranks));
   }
 
   // Once per run, so that what the application writes afterwards stays.
@@ -242,7 +270,7 @@ class HostRun final : public PersistentRun {
   }
 
   [[nodiscard]] bool awaits_who_has_left() const {
-    const std::vector<int> awaited = reduction_.awaited();  // empty for work that any rank may do
+    const std::vector<int> awaited = reduction_.awaited();
     for (int member = 0; member < channel_.size(); ++member) {
       const int host_rank = channel_.host_rank(member);
       const HostMemory& host = channel_.host();
@@ -251,12 +279,31 @@ class HostRun final : public PersistentRun {
           host.header(host_rank).world_end.load() != 0 || host.has_ended(host_rank);
       if (!is_gone || !channel_.has_stopped(member)) continue;
       if (channel_.memory().find(member) == nullptr) return true;  // it never will
-      const int rank = host.world_rank(host_rank);
-      const bool is_awaited = awaited.empty() ? !channel_.has_finished(member)
-                                              : std::ranges::find(awaited, rank) != awaited.end();
-      if (is_awaited) return true;
+      if (is_among(awaited, member)) return true;
     }
     return false;
+  }
+
+  // Whether a member that takes part in nothing more here is waited for.
+  [[nodiscard]] bool awaits_who_has_dropped() {
+    const auto dropped = [this](const std::vector<int>& awaited) {
+      for (int member = 0; member < channel_.size(); ++member) {
+        if (channel_.memory().find(member) == nullptr || !channel_.has_stopped(member)) continue;
+        if (is_among(awaited, member)) return true;
+      }
+      return false;
+    };
+    if (!dropped(reduction_.awaited())) return false;
+    while (!reduction_.done() && reduction_.advance()) continue;  // what it did before it stopped
+    return !reduction_.done() && dropped(reduction_.awaited());
+  }
+
+  // `awaited`: world ranks; empty for work that any rank may do.
+  [[nodiscard]] bool is_among(const std::vector<int>& awaited, int member) const {
+    if (member == channel_.rank()) return false;
+    if (awaited.empty()) return !channel_.has_finished(member);
+    const int rank = channel_.host().world_rank(channel_.host_rank(member));
+    return std::ranges::find(awaited, rank) != awaited.end();
   }
 
   // Throws if waiting has become pointless.

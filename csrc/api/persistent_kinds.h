@@ -82,6 +82,8 @@ class PersistentLife {
   // For a kind whose runs are not submitted like other operations: counts, records and draws them
   // all the same. Returns the counters for transfers.
   TransferCounters& observe_runs();
+  // Whether a run has begun and has not been waited for.
+  [[nodiscard]] bool is_in_run() const { return to_be_waited_for_; }
   [[nodiscard]] bool is_broken() const { return runtime_->is_broken(set_id_); }
   void fail_if_broken() const;
   // Whether a rank has left the world cleanly.

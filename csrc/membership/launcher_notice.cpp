@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <string>
+#include <utility>
 
 #include "core/strings.h"
 #include "core/unique_fd.h"
@@ -17,6 +18,11 @@ namespace {
 constexpr int attempts = 10;
 constexpr int pause_ms = 100;
 
+// Whoever takes a name whose launcher is gone is to learn nothing. The launcher may be root's.
+bool listens_for_this_user(int fd) {
+  return check_peer_user(fd).ok() || check_peer_user(fd, uid_t{0}).ok();
+}
+
 // Empty if nobody listens.
 UniqueFd connect_to(const std::string& name) {
   if (!name.starts_with('@') || name.size() > sizeof(sockaddr_un::sun_path)) return {};
@@ -24,7 +30,9 @@ UniqueFd connect_to(const std::string& name) {
   for (int i = 0; i < attempts; ++i) {
     UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket) return {};
-    if (::connect(socket.get(), address.get(), address.length) == 0) return socket;
+    if (::connect(socket.get(), address.get(), address.length) == 0) {
+      return listens_for_this_user(socket.get()) ? std::move(socket) : UniqueFd();
+    }
     if (errno != EAGAIN && errno != EINTR) return {};
     ::poll(nullptr, 0, pause_ms);  // very many ranks at once: its queue is full
   }

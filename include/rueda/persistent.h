@@ -50,9 +50,10 @@ class Allreduce {
   // allreduce() does.
   explicit Allreduce(const TensorView& tensor, const AllreduceOptions& options = {});
   Allreduce(const TensorView& input, void* output, const AllreduceOptions& options = {});
-  // If a run is in progress, finishes it: the other ranks count on this one's part. Gives up, with
-  // a warning, if they do not start it within a minute, and then waits only until none of them
-  // touches the tensor. Does not wait for graphs.
+  // If a run is in progress, finishes it: the other ranks count on this one's part. Gives up after
+  // 5 s, with a warning, as where they have not started it, and then waits only until none of them
+  // touches the tensor. Ranks that drop several during their runs do so in the order in which the
+  // others wait for them. Does not wait for graphs.
   ~Allreduce();
   Allreduce(Allreduce&&) noexcept;
   Allreduce& operator=(Allreduce&&) noexcept;

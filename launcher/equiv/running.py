@@ -149,6 +149,8 @@ def _size_problem(folder: Path, ranks: int) -> str:
                 f"its world had {size} ranks instead of {ranks}: leave out what sets another number of ranks, in "
                 "COMMAND, in the script or in --launch"
             )
+    if (folder / f"rank{ranks}.json").exists():
+        return f"its world grew to more than {ranks} ranks: leave out what lets ranks join, as in --launch"
     return ""
 
 

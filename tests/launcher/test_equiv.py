@@ -301,6 +301,10 @@ def test_flags_that_keep_the_number_of_ranks_are_accepted(
             "if rank == 0: train(rank=0, size=1)",
             "its 2 ranks did not form one world: rank 0 recorded a world of 1 rank.",
         ),
+        (
+            "train()\nif size == 2 and rank == 1: train(rank=2, size=3)",
+            "its world grew to more than 2 ranks: leave out what lets ranks join",
+        ),
     ],
 )
 def test_a_run_of_another_number_of_ranks_has_failed(

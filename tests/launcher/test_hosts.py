@@ -87,6 +87,9 @@ def test_a_name_is_no_longer_than_names_can_be_and_a_message_does_not_quote_more
     with pytest.raises(LaunchError) as caught:
         parse_hosts("x" * 900_000)
     assert str(caught.value) == f"-H: '{'x' * 300}...' is not a host; write 'name:slots'"
+    with pytest.raises(LaunchError) as caught:
+        parse_hosts("x" * 900_000 + "@node")
+    assert len(str(caught.value)) < 1000
 
 
 def test_a_hostfile_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:

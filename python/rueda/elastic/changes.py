@@ -214,15 +214,15 @@ def part_with(misfits: Mapping[int, str]) -> None:
     _enter_another(here, staying, [], None)
 
 
-def put_first(rank: int) -> None:
+def put_first(rank: int) -> bool:
     """Enters a world of the same ranks, in which ``rank`` comes before the others; collective over the world.
 
-    If that fails, the world stays as it is, with a warning.
+    False if that has failed: then the world stays as it is, with a warning.
     """
     here = attendance()
     _know_members()
     others = [other for other in range(_native.size()) if other != rank]
-    _enter_another(here, [rank, *others], [], None)
+    return _enter_another(here, [rank, *others], [], None) is not None
 
 
 def _enter_another(

@@ -9,7 +9,7 @@ import rueda.recovery
 from rueda.attendance import attendance
 from rueda.elastic import changes
 from rueda.elastic.rerun import recurs
-from rueda.elastic.state import state_is_lost
+from rueda.elastic.state import StateIsLost, state_is_lost
 from rueda.errors import RuedaError
 from rueda.horovod.basics import init, shutdown
 from rueda.horovod.elastic_state import run_fn
@@ -68,17 +68,24 @@ class Forming:
     def _put_holder_first(self, state: Any) -> None:
         while True:
             told = allgather_object((attendance().is_newcomer, self._is_told), "elastic/holders")
-            self._is_told = False
-            if any(is_told for _, is_told in told) and _change() is not None:
-                state.on_reset()
-                continue  # with those who have joined
+            if any(is_told for _, is_told in told):
+                self._is_told = True  # also if the world breaks before they have looked
+                joined = _change()
+                self._is_told = False
+                if joined is not None:
+                    state.on_reset()
+                    continue  # with those who have joined
             holders = [rank for rank, (is_newcomer, _) in enumerate(told) if not is_newcomer]
             if not holders:
                 raise state_is_lost()
             if holders[0] == 0:
                 return
             # All that were here before are lost, and of those who came with the new rank 0 only some got the state.
-            changes.put_first(holders[0])
+            if not changes.put_first(holders[0]):
+                raise StateIsLost(
+                    f"only rank {holders[0]} has the training's state, and no world was formed in which it comes "
+                    "first: start the job again, from its last checkpoint if it writes any"
+                )
             end_process_sets()
             state.on_reset()
 

@@ -43,8 +43,9 @@ class PersistentAllreduce:
 
     When a rank is lost, or the world changes in another way, it belongs to an earlier world: create it again.
 
-    Dropping one waits until no rank uses its tensors any more. Graphs that contain it must be gone by then, and a run
-    that has not been waited for has no result.
+    Dropping one during a run finishes that, for which it waits up to 5 s: the other ranks count on this one's part. It
+    then waits until no rank uses its tensors any more. Graphs that contain it must be gone by then, and a run that has
+    not been waited for has no result.
 
     Raises :class:`rueda.MismatchError` if ranks differ in dtype, shape, op or factors;
     :class:`rueda.UnsupportedError` for an unsupported dtype, an op that is undefined for it, and, on the CPU, for

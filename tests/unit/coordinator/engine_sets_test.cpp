@@ -2,6 +2,8 @@
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <numeric>
+#include <vector>
 
 #include "api/persistent_kinds.h"
 #include "effort.h"
@@ -171,26 +173,27 @@ TEST_CASE("a set that is removed ends where a rank waits for what others have no
 
 TEST_CASE("as many process sets as are promised work at once, and one more is an error of all") {
   const auto sharing = GENERATE(Sharing::nothing, Sharing::memory);
+  const int ranks = GENERATE(2, 4);
+  std::vector<int> all(static_cast<std::size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
   run_engines(
-      2, {},
-      [](int, Runtime& engine) {
+      ranks, {},
+      [&](int, Runtime& engine) {
         std::vector<int> sets;
         bool refused = false;
         while (!refused) {
           try {
-            sets.push_back(add_set(engine, {0, 1}));
+            sets.push_back(add_set(engine, all));
           } catch (const UnsupportedError&) {
             refused = true;
           }
           expect(sets.size() < process_set_limit, "there is a limit");
         }
         expect(sets.size() == process_set_limit - 1, "the world and all others");  // counts as one
-        for (const std::size_t index : {std::size_t{0}, sets.size() / 2, sets.size() - 1}) {
-          sum(engine, 2, sets[index]);
-        }
-        sum(engine, 2);
+        for (const int set : sets) sum(engine, ranks, set);
+        sum(engine, ranks);
         remove_set(engine, sets[5]);
-        sum(engine, 2, add_set(engine, {0, 1}));
+        sum(engine, ranks, add_set(engine, all));
       },
       nullptr, sharing);
 }

@@ -1,12 +1,15 @@
 // Worlds of several hosts, simulated by threads: ranks of one host share memory, ranks of different
 // hosts use the transport.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <memory>
 #include <optional>
 #include <span>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -271,6 +274,51 @@ TEST_CASE("a transport is looked at when it asks for it, though nothing is in fl
   };
   run_engines(hosts.size(), {}, body, nullptr, Sharing::memory, hosts.host_of,
               LossPolicy::end_world, watch);
+}
+
+namespace {
+
+// Throws at the next call once it is told to.
+class ThrowingTransport final : public ForwardingTransport {
+ public:
+  // `throws` must outlive this.
+  ThrowingTransport(std::unique_ptr<Transport> link, const std::atomic<bool>& throws)
+      : ForwardingTransport(std::move(link)), throws_(throws) {}
+  bool progress() override {
+    if (throws_) throw std::runtime_error("a broken part");
+    return ForwardingTransport::progress();
+  }
+
+ private:
+  const std::atomic<bool>& throws_;
+};
+
+}  // namespace
+
+TEST_CASE("an engine that fails completes its operations, and tells the others") {
+  const Hosts hosts{{0, 1, 2}};
+  std::array<std::atomic<bool>, 3> throws{};
+  const auto break_one = [&](int rank, World& world) {
+    world.transport = std::make_unique<ThrowingTransport>(std::move(world.transport),
+                                                          throws[static_cast<std::size_t>(rank)]);
+  };
+  const auto body = [&](int rank, Runtime& engine) {
+    expect(sum(engine, 0, "before", 1000) == 3, "the sum");
+    if (rank == 1) throws[1] = true;
+    std::vector<float> tensor(1000, 1);
+    const Handle handle = submit(engine, allreduce_of(tensor, DataType::float32, "x"));
+    await([&] { return handle.done(); }, "it is not left alone");
+    if (rank == 1) {
+      const std::string error = error_of<InternalError>(handle);
+      expect(error.find("the coordinator of rank 1") != std::string::npos, error);
+      expect(error.find("a broken part") != std::string::npos, error);
+    } else {
+      const std::string error = error_of<Error>(handle);
+      expect(error.find("rank 1") != std::string::npos, error);
+    }
+  };
+  run_engines(hosts.size(), {}, body, nullptr, Sharing::memory, hosts.host_of,
+              LossPolicy::end_world, break_one);
 }
 
 TEST_CASE("what a host has no room for is an error of the set's members on all hosts") {

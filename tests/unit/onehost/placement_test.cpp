@@ -2,12 +2,14 @@
 
 #include <sched.h>
 
+#include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <vector>
 
 #include "coordinator/backoff.h"
+#include "core/strings.h"
 #include "onehost/processors.h"
 #include "ranks/rank_threads.h"
 #include "transport/inproc.h"
@@ -92,6 +94,7 @@ TEST_CASE("a rank moves to where no other is, and may run where it might before"
 
 TEST_CASE("a rank that was given one processor stays there") {
   std::barrier together(2);
+  std::atomic<int> turn = 0;
   const std::vector<int> all = allowed_processors();
   on_one_host(2, [&](const std::shared_ptr<HostMemory>& host) {
     Placement placement(host);
@@ -101,10 +104,21 @@ TEST_CASE("a rank that was given one processor stays there") {
     expect(placement.shares_processor(), "both are on one");
     expect(!placement.move_apart(Clock::now()), "there is no other");
     expect(allowed_processors() == std::vector<int>{all[0]}, "it stays");
-    // Each must yield the processor, or the other could not finish.
+    together.arrive_and_wait();
+    // They take turns, for which each must yield the processor: until the system takes it away,
+    // one that spins looks some 100,000 times.
+    constexpr int turns = 40;
+    constexpr int looks_per_turn = 2000;
     Backoff backoff(false, 1h, placement);
-    backoff.renew();
-    expect(backoff.back_off(Clock::now()), "it looks again");
+    int looks = 0;
+    for (int round = 0; round < turns / 2; ++round) {
+      const int own = 2 * round + host->rank();
+      for (backoff.renew(); turn.load() != own; ++looks) {
+        expect(backoff.back_off(Clock::now()), "it looks again");
+      }
+      turn = own + 1;
+    }
+    expect(looks < turns * looks_per_turn, str("the processor is yielded: ", looks, " looks"));
     together.arrive_and_wait();
   });
 }
