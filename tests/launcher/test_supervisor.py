@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -127,12 +128,23 @@ def test_what_is_only_said_until_the_children_are_ended(relay: int) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_runs_beside_the_children_ends_its_own_processes(relay: int, fails: bool) -> None:
+def test_what_runs_beside_the_children_ends_its_own_processes(
+    relay: int, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They would otherwise be ended and reaped as processes that a child has left behind."""
     statuses: list[int] = []
+    ended_before: list[list[int]] = []
+
+    async def end_descendants(
+        _: Supervisor,
+    ) -> None:  # of pytest's process, other tests' among them
+        ended_before.append(statuses.copy())
+
+    monkeypatch.setattr(Supervisor, "_end_descendants", end_descendants)
 
     async def run() -> None:
         async with Supervisor(60, Writer(), relay) as supervisor:
+            supervisor._zombies = cast(Any, SimpleNamespace(look=lambda: None))
             process = await asyncio.create_subprocess_exec("sleep", "600")
 
             async def end() -> None:
@@ -148,3 +160,4 @@ def test_what_runs_beside_the_children_ends_its_own_processes(relay: int, fails:
     with pytest.raises(LaunchError) if fails else contextlib.nullcontext():
         asyncio.run(asyncio.wait_for(run(), 60))
     assert statuses == [-signal.SIGUSR1]
+    assert ended_before == ([] if fails else [statuses])
