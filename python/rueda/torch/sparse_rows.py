@@ -81,17 +81,13 @@ def indices_of(keys: torch.Tensor, extents: Sequence[int]) -> torch.Tensor:
     return torch.stack(rows[::-1]) if rows else keys.new_empty(0, len(keys))
 
 
-def sum_of(parts: Sequence[Rows], divisor: int = 1, factor: float = 1.0) -> Rows:
-    """The sums of rows with the same key, in the order of the parts, and of the rows within each part.
-
-    Keys may repeat and have any order. Sums of 16-bit floats are formed in float32; all are divided (integers round
-    towards negative infinity), multiplied, and only then rounded. ``parts``: at least one, all with keys and values of
-    the same types.
-    """
-    rows = [(part.keys.contiguous(), _plain(part.values)) for part in parts]
-    places = [(keys.data_ptr(), values.data_ptr(), len(keys)) for keys, values in rows]
-    keys, values = rows[0]
-    return sum_at(places, keys.dtype, values.shape[1], values.dtype, divisor, factor)
+def sum_of(rows: Rows, factor: float = 1.0) -> Rows:
+    """The sums of rows with the same key, in their order, as of :func:`sum_at`. Keys may repeat and have any order."""
+    plain = Rows(rows.keys.contiguous(), _plain(rows.values))
+    places = plain.places([len(plain.keys)])
+    return sum_at(
+        places, plain.keys.dtype, plain.values.shape[1], plain.values.dtype, factor=factor
+    )
 
 
 def sum_at(
@@ -102,7 +98,12 @@ def sum_at(
     divisor: int = 1,
     factor: float = 1.0,
 ) -> Rows:
-    """:func:`sum_of` parts given by the addresses of their keys and of their values, and their numbers of rows."""
+    """The sums of rows with the same key, in the order of the parts, and of the rows within each part.
+
+    ``places``: at least one part, by the addresses of its keys and of its values, and its number of rows. Sums of
+    16-bit floats are formed in float32; all are divided (integers round towards negative infinity), multiplied, and
+    only then rounded.
+    """
     code = code_of(dtype)
     assert code is not None, f"{dtype} was not refused"
     sums = _native.RowSums(places, key.itemsize, width, code)

@@ -120,7 +120,7 @@ class _Exchange:
         keys = keys_of(like._indices(), self._extents)
         rows = Rows(keys, values.reshape(len(keys), width))
         if not like.is_coalesced() or how.factors[0] != 1.0:
-            rows = sum_of([rows], factor=how.factors[0])
+            rows = sum_of(rows, how.factors[0])
         elif how.copies:
             rows = Rows(rows.keys.clone(), rows.values.clone())
         narrow = rows.values.reshape(len(rows.keys), *self._dense_shape)
