@@ -83,6 +83,23 @@ def provide_home() -> None:
         os.environ["HOME"] = str(home)
 
 
+def _is_open_to_all(folder: str) -> bool:
+    try:
+        return bool(os.stat(folder).st_mode & stat.S_IWOTH)  # as in csrc/mpi/init_environment.cpp
+    except OSError:
+        return False
+
+
+def variables_of_mpirun() -> dict[str, str]:
+    """The environment in which mpirun runs: this one's, without a home in which anybody could place files for MPI.
+
+    With HOME=/tmp, as in some containers, Open MPI would load what any user of the host has named there. The ranks get
+    the user's own HOME.
+    """
+    home = os.environ.get("HOME", "")
+    return {**os.environ, **({"HOME": os.devnull} if _is_open_to_all(home) else {})}
+
+
 def inspect_mpirun(path: str, is_needed: bool = True) -> Mpirun:
     """Asks an mpirun for its version. Raises LaunchError if it is not Open MPI's.
 
@@ -90,8 +107,9 @@ def inspect_mpirun(path: str, is_needed: bool = True) -> Mpirun:
     """
     try:
         answer = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=30, check=False
-        )
+            [path, "--version"],
+            env=variables_of_mpirun(), capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         remedy = "" if is_needed else "; use --no-mpi"
         raise LaunchError(f"'{path} --version' failed: {error}{remedy}") from error
@@ -149,10 +167,13 @@ def _variables(job: Job) -> list[str]:
     names = set(job.forward)
     if not job.is_local:
         names.update(forwarded_by_default(without_identity(os.environ)))
+    settings = dict(job.settings)
+    if job.is_local and variables_of_mpirun().get("HOME") != os.environ.get("HOME"):
+        settings = {"HOME": os.environ["HOME"], **settings}
     arguments: list[str] = []
-    for name in sorted(names - set(job.settings)):
+    for name in sorted(names - set(settings)):
         arguments += ["-x", name]
-    for name, value in job.settings.items():
+    for name, value in settings.items():
         arguments += ["-x", f"{name}={value}"]
     return arguments
 

@@ -16,7 +16,7 @@ from .environment import without_identity
 from .errors import LaunchError
 from .failure import Failure
 from .job import Job
-from .mpirun import is_batch_job
+from .mpirun import is_batch_job, variables_of_mpirun
 from .mpirun_ends import RankEnds
 from .mpirun_output import MpirunOutput, first_failure
 from .orphans import INTERVAL, OrphanWatch
@@ -82,7 +82,7 @@ class MpirunRun(SupervisedRun):
             try:
                 mpirun = supervisor.spawn(
                     self._argv,
-                    {**without_identity(os.environ), VARIABLE: come.address},
+                    {**without_identity(variables_of_mpirun()), VARIABLE: come.address},
                     lambda stream, chunk: self._take(supervisor, stream, chunk),
                     self._ended,
                     stdin=subprocess.DEVNULL if os.isatty(0) else None,

@@ -16,19 +16,30 @@ namespace {
 
 constexpr const char* btl_variable = "OMPI_MCA_btl";
 
-bool others_may_write(const char* folder) {
+constexpr const char* no_folder = "/dev/null";
+
+// `others`: bits of the folder's mode.
+bool may_write(mode_t others, const char* folder) {
   struct stat facts{};
-  return ::stat(folder, &facts) == 0 && (facts.st_mode & (S_IWGRP | S_IWOTH)) != 0;
+  return ::stat(folder, &facts) == 0 && (facts.st_mode & others) != 0;
 }
 
 // Open MPI 5.0 ends the process in MPI_Init if HOME is unset, as under init systems and `env -i`.
 // It loads the plug-ins named in files below HOME. So if the user has no home, or one that others
 // may write to, HOME is something that cannot be a folder.
-std::string home_for_mpi() {
+std::string users_home() {
   const passwd* user = getpwuid(geteuid());
   const bool has_home =
-      user != nullptr && user->pw_dir != nullptr && !others_may_write(user->pw_dir);
-  return has_home ? user->pw_dir : "/dev/null";
+      user != nullptr && user->pw_dir != nullptr && !may_write(S_IWGRP | S_IWOTH, user->pw_dir);
+  return has_home ? user->pw_dir : no_folder;
+}
+
+// What HOME has to be for MPI; empty if it may stay what it is. The user who sets it decides
+// whether their group is trusted, but that anybody may write there, as with HOME=/tmp, is an
+// oversight.
+std::string home_for_mpi(const char* home) {
+  if (home == nullptr) return users_home();
+  return may_write(S_IWOTH, home) ? no_folder : "";
 }
 
 // Where MPI is installed; empty if unknown.
@@ -67,14 +78,17 @@ bool user_has_chosen_btl() {
 // Open MPI's component "ofi" sleeps for a second in MPI_Init where it finds nothing to do. It
 // carries one-sided communication only, of which Rueda has none.
 InitEnvironment::InitEnvironment() {
-  if (std::getenv("HOME") == nullptr) {
-    has_set_home_ = setenv("HOME", home_for_mpi().c_str(), 0) == 0;
+  const char* const home = std::getenv("HOME");
+  if (const std::string other = home_for_mpi(home); !other.empty()) {
+    if (home != nullptr) home_ = home;
+    has_set_home_ = setenv("HOME", other.c_str(), 1) == 0;
   }
   if (!user_has_chosen_btl()) has_set_btl_ = setenv(btl_variable, "^ofi", 0) == 0;
 }
 
 InitEnvironment::~InitEnvironment() {
-  if (has_set_home_) unsetenv("HOME");
+  if (has_set_home_ && home_) setenv("HOME", home_->c_str(), 1);
+  if (has_set_home_ && !home_) unsetenv("HOME");
   if (has_set_btl_) unsetenv(btl_variable);
 }
 

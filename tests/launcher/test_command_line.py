@@ -304,15 +304,17 @@ def test_without_the_extension_a_job_still_runs_with_a_warning(fake_mpirun: dict
 
 
 def test_built_in_dry_run_has_a_line_per_rank(fake_mpirun: dict[int, str]) -> None:
-    result = run("--dry-run", "--no-mpi", "-np", "3", "--log-level", "off", "true")
-    lines = [shlex.split(line) for line in result.stdout.splitlines()]
+    flags = ["--dry-run", "--no-mpi", "-np", "3", "--log-level", "off"]
+    lines = [shlex.split(line) for line in run(*flags, "true").stdout.splitlines()]
     variables = [dict(word.split("=", 1) for word in line[1:-1]) for line in lines]
     assert [line[0] for line in lines] == ["env"] * 3
     assert [v["RUEDA_RANK"] for v in variables] == ["0", "1", "2"]
     assert {v["RUEDA_SIZE"] for v in variables} == {"3"}
     assert {v["RUEDA_LOG_LEVEL"] for v in variables} == {"off"}
     (rendezvous,) = {v["RUEDA_RENDEZVOUS"] for v in variables}
-    assert rendezvous.startswith("unix:@rueda-")
+    # A name that no other user can compute in advance.
+    assert re.fullmatch(r"unix:@rueda-[0-9a-f]{32}", rendezvous)
+    assert rendezvous not in run(*flags, "true").stdout
 
 
 @pytest.mark.parametrize(

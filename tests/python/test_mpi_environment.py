@@ -15,15 +15,17 @@ from rueda.launcher.check.shared_object import ldconfig
 from rueda.launcher.native import mpi_plugin
 
 PROGRAM = """
-import os, rueda
+import ctypes, rueda
 rueda.init(bootstrap="mpi")
-print("HOME" in os.environ, rueda.size())
+getenv = ctypes.CDLL(None).getenv
+getenv.restype = ctypes.c_char_p
+print((getenv(b"HOME") or b"none").decode(), rueda.size())
 """
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no MPI")
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
-def test_without_home_nobodys_files_in_tmp_are_obeyed(tmp_path: Path) -> None:
+def test_nobodys_files_in_tmp_are_obeyed(tmp_path: Path) -> None:
     probe = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
     if os.geteuid() != 0 or subprocess.run(probe, capture_output=True, check=False).returncode != 0:
         pytest.skip("needs a /tmp and an /etc/passwd of its own")
@@ -35,6 +37,7 @@ def test_without_home_nobodys_files_in_tmp_are_obeyed(tmp_path: Path) -> None:
         mount --bind /dev/null /etc/passwd
         mount --bind {tmp_path} /mnt
         mount -t tmpfs none /tmp
+        chmod $mode /tmp
         for folder in .openmpi .prte .pmix; do
           mkdir /tmp/$folder
           printf 'mpi_show_mca_params = all\\nmpi_show_mca_params_file = /mnt/obeyed\\n' > /tmp/$folder/mca-params.conf
@@ -44,20 +47,24 @@ def test_without_home_nobodys_files_in_tmp_are_obeyed(tmp_path: Path) -> None:
     """
     environment = {name: v for name, v in os.environ.items() if name not in ("HOME", "TMPDIR")}
     command = ["unshare", "--mount", "sh", "-c", prepare, "sh"]
+    program = [sys.executable, "-c", PROGRAM]
+    rueda_run = [Path(sys.executable).with_name("rueda"), "run", "--mpi", "--no-prefix", "-np", "1"]
 
-    def run(*words: str) -> str:
+    def run(mode: str, *words: str | Path) -> str:
         done = subprocess.run(
-            [*command, *words, sys.executable, "-c", PROGRAM],
-            env=environment, cwd="/", capture_output=True, text=True, timeout=100, check=False,
+            [*command, *words, *program],
+            env={**environment, "mode": mode}, cwd="/", capture_output=True, text=True, timeout=100, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    # With HOME set to it, MPI obeys the file: otherwise this test could not fail.
-    assert run("env", "HOME=/tmp").split()[-2:] == ["True", "1"]
+    # In a home of the user's own, MPI obeys the file: otherwise this test could not fail.
+    assert run("0700", "env", "HOME=/tmp").split()[-2:] == ["/tmp", "1"]
     assert obeyed.exists()
     obeyed.unlink()
-    assert run().split()[-2:] == ["False", "1"]
+    assert run("1777").split()[-2:] == ["none", "1"]
+    assert run("1777", "env", "HOME=/tmp").split()[-2:] == ["/tmp", "1"]
+    assert run("1777", "env", "HOME=/tmp", *rueda_run).split()[-2:] == ["/tmp", "1"]
     assert not obeyed.exists()
 
 

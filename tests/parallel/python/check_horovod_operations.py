@@ -474,7 +474,11 @@ def check_join() -> None:
 
 
 def check_a_name_that_is_pending() -> None:
-    """A second submission raises at the call, on its own rank; the first one is unharmed."""
+    """A second submission raises at the call, on its own rank; the first one is unharmed.
+
+    It is a ValueError, as in Horovod.
+    """
+    assert issubclass(HorovodInvalidArgumentError, ValueError)
     n, me = hvd.size(), hvd.rank()
     if n == 1:
         return
