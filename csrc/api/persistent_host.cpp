@@ -159,7 +159,15 @@ class HostRun final : public PersistentRun {
   // they may never start the run, or wait for something else of this rank first.
   void finish_dropped() {
     try {
-      advance_until(Clock::now() + longest_end);
+      const HostChannel::Visit visit(channel_);
+      if (!visit) fail_ended();
+      if (!awaits_who_has_dropped()) {
+        advance_until(Clock::now() + longest_end, [this] {
+          life_.fail_if_broken();
+          fail_if_left();
+          return !awaits_who_has_dropped();
+        });
+      }
       if (!reduction_.done()) return warn_of_drop();
       life_.end(reduction_.status());
       if (reduction_.status().ok()) return;
@@ -170,20 +178,21 @@ class HostRun final : public PersistentRun {
     }
   }
 
-  void advance_until(Time deadline) {
-    const HostChannel::Visit visit(channel_);
-    if (!visit) fail_ended();
+  // Returns once the run is done, `deadline` has passed, or `look` says no, which is asked after
+  // each sleep. Call within a visit.
+  template <class Look>
+  void advance_until(std::optional<Time> deadline, const Look& look) {
     Backoff backoff(oversubscribed_, spinning, placement_);
     while (!reduction_.done()) {
       const Time now = Clock::now();
       if (reduction_.advance()) {
         backoff.renew();
-      } else if (now >= deadline || awaits_who_has_dropped()) {
+        last_move_ = now;
+      } else if (deadline && now >= *deadline) {
         return;
       } else if (!backoff.back_off(now)) {
         sleep();
-        life_.fail_if_broken();
-        fail_if_left();
+        if (!look()) return;
       }
     }
   }
@@ -229,21 +238,12 @@ class HostRun final : public PersistentRun {
 
   // `last_move_` is kept between several waits for the same run.
   void wait_long(std::optional<Time> deadline) {
-    Backoff backoff(oversubscribed_, spinning, placement_);
     if (!last_move_) last_move_ = Clock::now();
-    while (!reduction_.done()) {
-      const Time now = Clock::now();
-      if (reduction_.advance()) {
-        backoff.renew();
-        last_move_ = now;
-      } else if (deadline && now >= *deadline) {
-        return;
-      } else if (!backoff.back_off(now)) {
-        sleep();
-        check();
-        note_wait();
-      }
-    }
+    advance_until(deadline, [this] {
+      check();
+      note_wait();
+      return true;
+    });
   }
 
   // Tells the engine, which knows nothing of this run, once the wait is long.
@@ -259,43 +259,43 @@ class HostRun final : public PersistentRun {
     if (!reduction_.advance() && !reduction_.done()) sleeper.sleep(Clock::now() + max_sleep);
   }
 
-  // Throws if an awaited rank has left the world cleanly. What it did before is handled first: if
-  // that was its part, nobody waits for it. Call within a visit.
+  // Throws if an awaited rank has left the world cleanly. Call within a visit.
   void fail_if_left() {
-    if (!life_.is_departing() || !awaits_who_has_left()) return;
-    while (!reduction_.done() && reduction_.advance()) continue;
-    if (reduction_.done() || !awaits_who_has_left()) return;
+    if (!life_.is_departing()) return;
+    const auto has_left = [this](int member) {
+      const int host_rank = channel_.host_rank(member);
+      const HostMemory& host = channel_.host();
+      return host.header(host_rank).world_end.load() != 0 || host.has_ended(host_rank);
+    };
+    if (!awaits_in_vain(has_left)) return;
     channel_.stop();
     life_.fail_departed();
   }
 
-  [[nodiscard]] bool awaits_who_has_left() const {
+  // Whether a member that takes part in nothing more here is waited for. Call within a visit.
+  [[nodiscard]] bool awaits_who_has_dropped() {
+    return awaits_in_vain([this](int member) { return channel_.memory().find(member) != nullptr; });
+  }
+
+  // Whether one is waited for that has stopped here and of which `has_gone` holds. What it did
+  // before is handled first: if that was its part, nobody waits for it.
+  template <class HasGone>
+  [[nodiscard]] bool awaits_in_vain(const HasGone& has_gone) {
+    if (!awaits(has_gone)) return false;
+    while (!reduction_.done() && reduction_.advance()) continue;
+    return !reduction_.done() && awaits(has_gone);
+  }
+
+  template <class HasGone>
+  [[nodiscard]] bool awaits(const HasGone& has_gone) const {
     const std::vector<int> awaited = reduction_.awaited();
     for (int member = 0; member < channel_.size(); ++member) {
-      const int host_rank = channel_.host_rank(member);
-      const HostMemory& host = channel_.host();
-      // A rank that has not opened its channel yet, or has dropped its run, may still be there.
-      const bool is_gone =
-          host.header(host_rank).world_end.load() != 0 || host.has_ended(host_rank);
-      if (!is_gone || !channel_.has_stopped(member)) continue;
+      // A rank that has not opened its channel yet may still be there, unless it has gone.
+      if (!channel_.has_stopped(member) || !has_gone(member)) continue;
       if (channel_.memory().find(member) == nullptr) return true;  // it never will
       if (is_among(awaited, member)) return true;
     }
     return false;
-  }
-
-  // Whether a member that takes part in nothing more here is waited for.
-  [[nodiscard]] bool awaits_who_has_dropped() {
-    const auto dropped = [this](const std::vector<int>& awaited) {
-      for (int member = 0; member < channel_.size(); ++member) {
-        if (channel_.memory().find(member) == nullptr || !channel_.has_stopped(member)) continue;
-        if (is_among(awaited, member)) return true;
-      }
-      return false;
-    };
-    if (!dropped(reduction_.awaited())) return false;
-    while (!reduction_.done() && reduction_.advance()) continue;  // what it did before it stopped
-    return !reduction_.done() && dropped(reduction_.awaited());
   }
 
   // `awaited`: world ranks; empty for work that any rank may do.
