@@ -161,7 +161,7 @@ def test_a_newcomer_is_refused_where_calls_have_returned_what_it_cannot_have(
     ended, outputs = ends_of(program + EPOCHS, tmp_path)
     why = "cannot pass over loop 1 (body), since a function with @rueda.elastic.run has returned"
     assert_is_refused(why, 44444, ended, outputs)
-    assert "going on without newcomers that do not fit" in outputs
+    assert "going on without ranks that do not fit" in outputs
 
 
 def test_a_newcomer_is_refused_that_has_passed_over_what_it_does_not_get_later(
@@ -307,37 +307,81 @@ def test_a_rank_that_is_lost_between_two_loops_costs_nothing_of_either(loop: str
         assert_all_have(4004, ended, job.outputs())
 
 
-@pytest.mark.parametrize("anew", [False, True], ids=["one State", "a State for each call"])
-@pytest.mark.parametrize("behind", [0, 2])
-def test_a_rank_for_which_a_call_has_not_ended_at_a_loss_meets_the_others(
-    behind: int, anew: bool
-) -> None:
-    """Its own last commit fails, as it were; that of the others has succeeded, and they are in the next call."""
-    last = f"""
+# with_a_loss(state): the last commit of the first call fails on process BEHIND, as it were; that of the others has
+# succeeded, and they are in the next call when process 1 is lost.
+LAST_COMMIT = """
+behind = os.environ["GATE"]
 done = []
 def with_a_loss(state):
     commit = state.commit
     def commit_with_a_loss():
         commit()
-        if number == {behind} and state.batch == 4 and rueda.size() == 3 and not done:
+        if str(number) == os.environ["BEHIND"] and state.batch == 4 and rueda.size() == 3 and not done:
             done.append(True)
+            open(behind, "w").close()
             rueda.allreduce(np.ones(1), "nobody else comes")
     state.commit = commit_with_a_loss
     return state
 """
-    loop = RUN
-    if anew:
-        state = "rueda.elastic.State(model=model, optimizer=optimizer, batch=0)"
-        loop = loop.replace("body(state, epoch)\n", f"body(with_a_loss({state}), epoch)\n")
-    else:
-        last += RUN + "with_a_loss(state)\n"
-        loop = ""
-    dies = "if number == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-    with ElasticJob(COMMON + last + loop + "train(0)\n" + dies + "train(3)\ntell()", 3) as job:
+TWO_CALLS = """
+train(0)
+if number == 1:
+    while not os.path.exists(behind):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+train(3)
+tell()
+"""
+
+
+def ends_of_two_calls(loop: str, behind: int, tmp_path: Path) -> tuple[dict[int, Ended], str]:
+    program = COMMON + LAST_COMMIT + loop + TWO_CALLS
+    with ElasticJob(program, 3, GATE=str(tmp_path / "behind"), BEHIND=str(behind)) as job:
         ended = job.ended()
         assert ended.pop(1).returncode == -signal.SIGKILL, job.outputs()
-        assert_all_have(4004, ended, job.outputs())
-        assert "has ended on the other ranks" in ended[behind].output, job.outputs()
+        return ended, job.outputs()
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["one State", "a State for each call"])
+@pytest.mark.parametrize("behind", [0, 2])
+def test_a_rank_for_which_a_call_has_not_ended_at_a_loss_meets_the_others(
+    behind: int, anew: bool, tmp_path: Path
+) -> None:
+    loop = RUN + "with_a_loss(state)\n"
+    if anew:
+        state = "rueda.elastic.State(model=model, optimizer=optimizer, batch=0)"
+        loop = RUN.replace("body(state, epoch)\n", f"body(with_a_loss({state}), epoch)\n")
+    ended, outputs = ends_of_two_calls(loop, behind, tmp_path)
+    assert_all_have(4004, ended, outputs)
+    assert "has ended on the other ranks" in ended[behind].output, outputs
+
+
+def returning(value: str) -> str:
+    loop = RUN.replace("    state.batch = 0\n", f"    state.batch = 0\n    return {value}\n")
+    loop = loop.replace("    body(", '    print("call", epoch, "gave", body(')
+    return loop.replace(", epoch)\n", ", epoch), flush=True)\n") + "with_a_loss(state)\n"
+
+
+@pytest.mark.parametrize("behind", [0, 2])
+def test_a_call_returns_the_same_where_it_had_not_ended_at_a_loss(
+    behind: int, tmp_path: Path
+) -> None:
+    ended, outputs = ends_of_two_calls(returning('["value", epoch]'), behind, tmp_path)
+    assert_all_have(4004, ended, outputs)
+    for each in ended.values():
+        assert "call 0 gave ['value', 0]\n" in each.output, outputs
+        assert "call 3 gave ['value', 3]\n" in each.output, outputs
+
+
+def test_a_rank_is_refused_where_a_call_has_returned_what_cannot_be_sent(tmp_path: Path) -> None:
+    """The one for which it has not ended; the other has what it needs."""
+    loop = "import threading\n" + returning("threading.Lock()")
+    ended, outputs = ends_of_two_calls(loop, 0, tmp_path)
+    refused = ended.pop(0)
+    assert refused.returncode == 1, outputs
+    assert "what it has returned there cannot be sent" in refused.output, outputs
+    assert "return nothing, see 'More than one loop'" in refused.output, outputs
+    assert_all_have(4004, ended, outputs)
 
 
 # A loss between the scaler's step() and its update(), and in a second loop between unscale_() and step().

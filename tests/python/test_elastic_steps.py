@@ -386,7 +386,7 @@ def test_the_others_go_on_without_a_newcomer_with_another_model(tmp_path: Path) 
         assert refused.returncode == 1, job.outputs()
         assert "InvalidArgumentError: state 0: '0.weight' is (21, 6)" in refused.output
         assert [how.returncode for how in ended.values()] == [0] * 3, job.outputs()
-        assert "without newcomers that do not fit: state 0: '0.weight'" in ended[0].output
+        assert "without ranks that do not fit: state 0: '0.weight'" in ended[0].output
         assert hashes_of({n: how.output for n, how in ended.items()}) == {
             undisturbed(STEPS_WITH_NEWCOMERS)
         }
@@ -429,7 +429,7 @@ def test_the_others_go_on_without_a_newcomer_with_another_optimizer(
         assert refused.returncode == 1, job.outputs()
         assert f"InvalidArgumentError: state 1: {why}" in refused.output, job.outputs()
         assert [how.returncode for how in ended.values()] == [0, 0], job.outputs()
-        assert f"without newcomers that do not fit: state 1: {why}" in ended[0].output
+        assert f"without ranks that do not fit: state 1: {why}" in ended[0].output
         assert job.worlds[-2:] == [[0, 1, strange], [0, 1]], job.worlds  # hence no loss
         assert hashes_of({n: how.output for n, how in ended.items()}) == {
             undisturbed(STEPS_WITH_NEWCOMERS)

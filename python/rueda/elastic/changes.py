@@ -210,7 +210,7 @@ def part_with(misfits: Mapping[int, str]) -> None:
         leave(done=False)
         raise error
     if own == staying[0]:
-        _log.warning("going on without newcomers that do not fit: %s", "; ".join(misfits.values()))
+        _log.warning("going on without ranks that do not fit: %s", "; ".join(misfits.values()))
     _enter_another(here, staying, [], None)
 
 

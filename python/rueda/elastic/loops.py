@@ -17,6 +17,7 @@ from rueda.attendance import leave
 from rueda.elastic.shared_state import uncovered
 from rueda.errors import InvalidArgumentError
 from rueda.lifecycle import first_world_number, tell_failure
+from rueda.objects import broadcast_object
 from rueda.process_sets import arrival
 
 __all__ = [
@@ -31,10 +32,12 @@ __all__ = [
     "forget_awaited",
     "inside",
     "note_arrival",
+    "note_meeting",
     "note_result",
     "passes_over",
     "position",
     "ranks_behind",
+    "result_for",
 ]
 
 _log = logging.getLogger("rueda")
@@ -101,6 +104,9 @@ class _Record:
         self.counts = [0]
         self.last: Loop | None = None
         self.has_results = False
+        self.result: object = (
+            None  # of the last call, until all ranks are known to have begun another
+        )
         self.passed: list[Callable[[], Any]] = []  # what belonged to loops that were passed over
         self.has_passed = False
         self.problem = ""
@@ -138,10 +144,17 @@ def inside(loop: Loop) -> Iterator[None]:
         record.last = loop
 
 
-def note_result(result: object) -> None:
+def note_result(loop: Loop, result: object) -> None:
     """Called with what a call has returned: newcomers that pass over it cannot return the same, unless it is None."""
-    if result is not None:
-        _now().has_results = True
+    record = _now()
+    record.has_results = record.has_results or result is not None
+    if len(loop.number) == 1:
+        record.result = result
+
+
+def note_meeting() -> None:
+    """Called once all ranks have met in a call: for none of them has the one before not ended yet."""
+    _now().result = None
 
 
 def current_place(loop: Loop | None = None) -> str:
@@ -228,21 +241,40 @@ def position(loop: Loop | None, parts: Sequence[Any]) -> Position:
     return Position(loop, record.has_passed, problem, record.has_results)
 
 
-def ranks_behind(positions: Sequence[Position], members: Sequence[int]) -> set[int]:
-    """The ranks for which a call has not ended that others have left for the next: one was lost just then.
+def ranks_behind(positions: Sequence[Position], members: Sequence[int]) -> tuple[set[int], int]:
+    """The ranks for which a call has not ended that others have left for the next, and the first of these others.
 
-    They have committed as often as the others, and nothing that all do together was left to do. ``members``: the ranks
-    that are no newcomers, or have the state. Nobody counts as behind if the others' calls have returned anything, which
-    these ranks would lack.
+    One was lost just when the call ended. The ranks behind have committed as often as the others, and nothing that all
+    do together was left to do. ``members``: the ranks that are no newcomers, or have the state.
     """
     furthest = max((positions[number].loop.number[0] for number in members), default=0)
-    if any(each.has_results for each in positions if each.loop.number[0] == furthest):
-        return set()
-    return {
+    behind = {
         number
         for number, each in enumerate(positions)
-        if each.loop.call == RUN and each.loop.number[0] == furthest - 1
+        if each.loop.call == RUN and each.loop.number[0] == furthest - 1 and not each.problem
     }
+    ahead = [number for number in members if positions[number].loop.number[0] == furthest]
+    return behind, min(ahead, default=0)
+
+
+def result_for(
+    positions: Sequence[Position], behind: set[int], ahead: int
+) -> tuple[object, dict[int, str]]:
+    """What the call that ranks are still in has returned on rank ``ahead``; collective over the world.
+
+    Or, if that cannot be sent, why each of the ranks ``behind`` cannot go on.
+    """
+    try:
+        return broadcast_object(_now().result, ahead, "elastic.result"), {}
+    except InvalidArgumentError as error:  # on all ranks
+        return None, {
+            number: (
+                f"rank {number} is in {positions[number].loop}, which has ended on the others when a rank was lost, "
+                f"and what it has returned there cannot be sent: {error}; keep results in the State and return "
+                f"nothing, {_ADVICE}"
+            )
+            for number in behind
+        }
 
 
 def displaced(positions: Sequence[Position], source: int) -> dict[int, str]:

@@ -35,7 +35,8 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
     Collective over the world; a newcomer must call it after its :func:`rueda.init` without any collective in between,
     which would raise :class:`rueda.InvalidArgumentError` there. A script may call such functions several times: on a
     newcomer, calls before the one in which the others are do nothing and return ``None``. If one of them has returned
-    anything else on the others, the newcomer gets :class:`rueda.InvalidArgumentError`.
+    anything else on the others, the newcomer gets :class:`rueda.InvalidArgumentError`. If a rank is lost just when a call
+    ends, so that it has ended on some of the ranks only, it returns on the rest what it has returned on those.
 
     Raises, in addition to what the function raises: :class:`rueda.PeerLostError` if this rank must stop or the job was
     started without recovery, see :func:`rueda.recover`; errors that would only come back, such as
@@ -75,17 +76,18 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
             reset=_reset,
             update=_update,
         )
+        result: object
         try:
             result = restarted(state, *args, **kwargs)
-        except CallIsOver:  # a rank was lost just when it ended
+        except CallIsOver as over:  # a rank was lost just when it ended
             _log.warning(
                 "%s has ended on the other ranks when one was lost: this rank goes on after it, without what the "
                 "function does after its last commit",
                 loop,
             )
-            return cast(T, None)  # as on the others
-        note_result(result)
-        return result
+            result = over.result  # as on the others
+        note_result(loop, result)
+        return cast(T, result)
 
     return wrapper  # type: ignore[return-value]  # its first parameter has a name
 

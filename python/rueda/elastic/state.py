@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from rueda.elastic.changes import part_with, wanted
 from rueda.elastic.joining import came_late
-from rueda.elastic.loops import displaced, note_arrival, position, ranks_behind
+from rueda.elastic.loops import (
+    displaced,
+    note_arrival,
+    note_meeting,
+    position,
+    ranks_behind,
+    result_for,
+)
 from rueda.elastic.question import Question
 from rueda.elastic.shared_state import SharedState, misfits, strays_of
 from rueda.errors import InitializationError, InvalidArgumentError, RuedaError
@@ -32,7 +39,14 @@ class ChangeWanted(Exception):
 
 
 class CallIsOver(BaseException):
-    """The others have left the call that this rank is in: raised by sync(), caught by :func:`rueda.elastic.run`."""
+    """The others have left the call that this rank is in: raised by sync(), caught by :func:`rueda.elastic.run`.
+
+    ``result``: what the call has returned there.
+    """
+
+    def __init__(self, result: object) -> None:
+        super().__init__(result)
+        self.result = result
 
 
 class StateIsLost(InitializationError):
@@ -178,13 +192,14 @@ class State:
         every = [each for each, _ in told]
         # Those ahead may share another State in the next call, which none of them has the others' of yet.
         members = [n for n, (_, has, _, is_newcomer) in enumerate(every) if has or not is_newcomer]
-        behind = ranks_behind([where for _, where in told], members)
-        if rank() in behind:
-            # The others may have changed more since the last commit: theirs is taken in the next call.
-            self._has_state, self._is_newcomer = False, True
-            raise CallIsOver
+        behind, ahead = ranks_behind([where for _, where in told], members)
         if behind:
-            self.sync()
+            result, unfit = result_for([where for _, where in told], behind, ahead)
+            if rank() in behind and not unfit:
+                # The others may have changed more since the last commit: theirs is taken in the next call.
+                self._has_state, self._is_newcomer = False, True
+                raise CallIsOver(result)
+            self._sync_without(unfit)
             return
         sources = _sources_of(every)
         unfit = displaced([where for _, where in told], sources[0])
@@ -192,9 +207,7 @@ class State:
         if unfit:
             if not any(has for _, has, *_ in every):
                 raise InvalidArgumentError(next(iter(unfit.values())))
-            part_with(unfit)
-            self.on_reset()
-            self.sync()
+            self._sync_without(unfit)
             return
         for shared in self._of_torch():
             shared.copy_from(sources)
@@ -209,6 +222,14 @@ class State:
         self._commits = every[sources[0]][2] + 1
         self._has_state = True
         note_arrival()
+        note_meeting()
+
+    def _sync_without(self, unfit: dict[int, str]) -> None:
+        """Synchronises the ranks that are left without these, each of which raises its reason."""
+        if unfit:
+            part_with(unfit)
+            self.on_reset()
+        self.sync()
 
     def _misfits(self, names: list[list[str]], source: int) -> dict[int, str]:
         """Like misfits(); ``names``: for each rank, the names of its values."""
