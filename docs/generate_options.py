@@ -67,13 +67,18 @@ def default_of(row: dict[str, Any]) -> str:
     return f"`{default}`" if default else "none"
 
 
+# Values that the flag of `rueda run` does not take: a job of ranks that do not meet.
+NOT_FOR_FLAGS = {"bootstrap": "`none`"}
+
+
 def section(row: dict[str, Any]) -> str:
     """One option."""
     flag = "--" + row["name"].replace("_", "-")
+    but = NOT_FOR_FLAGS.get(row["name"])
     facts = [
         f"- environment: `{row['environment']}`"
         + (f", or Horovod's `{row['horovod']}`" if row["horovod"] else ""),
-        f"- flag: `rueda run {flag}`",
+        f"- flag: `rueda run {flag}`" + (f", which does not take {but}" if but else ""),
         f"- value: {value_of(row)}; default: {default_of(row)}"
         + ("; *agreed*" if row["must_agree"] else ""),
     ]

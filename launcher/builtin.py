@@ -76,7 +76,7 @@ class BuiltinRun(SupervisedRun):
 
     def _verdict(self, supervisor: Supervisor) -> tuple[int, str]:
         if supervisor.interrupted_by is not None and not self._failures:
-            return ended_by(supervisor.interrupted_by)
+            return ended_by(supervisor.interrupted_by, supervisor.is_abandoned)
         if self._failures:
             failure = self._output.watch.first_cause(self._failures)
             return failure.exit_code, self._output.watch.explain(failure)

@@ -71,7 +71,7 @@ class MpirunRun(SupervisedRun):
 
     def _verdict(self, supervisor: Supervisor) -> tuple[int, str]:
         if supervisor.interrupted_by is not None and not (self._recovers and self._is_lost):
-            return ended_by(supervisor.interrupted_by)
+            return ended_by(supervisor.interrupted_by, supervisor.is_abandoned)
         if self._absence and not self._has_failed():
             return 1, self._absence
         return self._outcome(supervisor)

@@ -157,8 +157,13 @@ def ended_well(output: RankOutput) -> tuple[int, str]:
     return OUTPUT_LOST, f"all ranks exited with 0, but output was lost: {output.loss}"
 
 
-def ended_by(number: signal.Signals) -> tuple[int, str]:
-    """Exit code and last line for a job that ended because of a signal to the launcher."""
+def ended_by(number: signal.Signals, is_abandoned: bool = False) -> tuple[int, str]:
+    """Exit code and last line for a job that ended because of a signal to the launcher.
+
+    `is_abandoned`: nobody has sent it, but the launcher's first process was killed.
+    """
     if number == signal.SIGPIPE:  # nobody would read a message
         return 128 + number, ""
+    if is_abandoned:
+        return 128 + number, "the launcher was killed; all ranks are gone"
     return 128 + number, f"ended by {number.name}; all ranks are gone"

@@ -103,6 +103,8 @@ def _make_job(
     settings = {**given, **from_horovod, **environment_of(flags, values)}
     if settings.get("RUEDA_MIN_NP") or is_elastic(values):
         settings.setdefault("RUEDA_RECOVERY", "on")
+        if choice_of("RUEDA_RECOVERY", settings) == "off":
+            raise LaunchError("--min-np and --max-np need recovery: leave out --recovery off")
     if values["horovod"]:
         inherited = settings.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
         settings["PYTHONPATH"] = alias_path(inherited)

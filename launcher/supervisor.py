@@ -155,6 +155,7 @@ class Supervisor:
         self._timers: list[asyncio.TimerHandle] = []
         self.oom_kills = OomKills()  # tells why children were killed
         self.interrupted_by: signal.Signals | None = None
+        self.is_abandoned = False  # interrupted since the process that the user has started was killed
         self.ending = False  # children that exit from now on were told to
 
     async def __aenter__(self) -> Supervisor:
@@ -381,6 +382,7 @@ class Supervisor:
             self._pass_on(signal.Signals(number), "relayed")
         if not numbers:  # the guardian has been killed
             self._loop.remove_reader(self._relay)
+            self.is_abandoned = self.interrupted_by is None
             self._pass_on(signal.SIGTERM, "relayed")
 
     def _pass_on(self, number: signal.Signals, *ways: Way) -> None:

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "text.h"
+
 namespace py = pybind11;
 
 namespace rueda::bindings {
@@ -38,12 +40,12 @@ std::map<std::string, py::object>& classes() {
 }
 
 py::object text_or_none(const std::string& text) {
-  return text.empty() ? py::object(py::none()) : py::str(text);
+  return text.empty() ? py::object(py::none()) : shown_text(text);
 }
 
 py::tuple tuple_of(const std::vector<std::string>& texts) {
   py::tuple tuple(texts.size());
-  for (std::size_t i = 0; i < texts.size(); ++i) tuple[i] = py::str(texts[i]);
+  for (std::size_t i = 0; i < texts.size(); ++i) tuple[i] = shown_text(texts[i]);
   return tuple;
 }
 
@@ -53,7 +55,7 @@ void raise(const Error& error) {
   const py::object& type = classes().at(class_of(error.code()));
   const py::object peer = error.peer() < 0 ? py::object(py::none()) : py::int_(error.peer());
   const ErrorDetails& details = error.details();
-  const py::tuple arguments = py::make_tuple(error.what());
+  const py::tuple arguments = py::make_tuple(shown_text(error.what()));
   auto* const made = reinterpret_cast<PyTypeObject*>(type.ptr());
   const auto instance =
       py::reinterpret_steal<py::object>(made->tp_new(made, arguments.ptr(), nullptr));
@@ -79,7 +81,7 @@ void set_python_error() {
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
   } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
+    PyErr_SetObject(PyExc_RuntimeError, shown_text(error.what()).ptr());
   }
 }
 

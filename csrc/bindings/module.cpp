@@ -29,6 +29,7 @@
 #include "row_sums.h"
 #include "rueda/rueda.h"
 #include "tables.h"
+#include "text.h"
 
 namespace py = pybind11;
 
@@ -71,9 +72,17 @@ py::list describe_data_types() {
   return rows;
 }
 
+using GivenOptions = std::map<std::string, FileSystemText>;
+
+py::dict effective_options() {
+  py::dict all;
+  for (const auto& [name, value] : rueda::options()) all[py::str(name)] = file_system_text(value);
+  return all;
+}
+
 // Ctrl-C ends it: this rank then gives up forming the world, as if it had failed.
-void init_interruptibly(const std::map<std::string, std::string>& overrides) {
-  interruptibly([&] { init(overrides); });
+void init_interruptibly(const GivenOptions& given) {
+  interruptibly([&] { init(bytes_of(given)); });
 }
 
 // Ctrl-C ends the wait; the world is formed all the same.
@@ -89,18 +98,16 @@ py::tuple recover_interruptibly(double timeout, bool break_whole) {
 
 // Like init_interruptibly().
 int open_world_interruptibly(int rank, int size, const std::string& address,
-                             const std::string& secret, int listener,
-                             const std::map<std::string, std::string>& overrides) {
+                             const std::string& secret, int listener, const GivenOptions& given) {
   return interruptibly(
-      [&] { return open_world({rank, size, address, secret, listener, overrides}).id; });
+      [&] { return open_world({rank, size, address, secret, listener, bytes_of(given)}).id; });
 }
 
 // Like init_interruptibly(); an exception from `look` also ends it. Returns the number of the
 // world, and each rank's rank in the previous world.
 py::tuple enter_world_interruptibly(int rank, int size, const std::string& address,
                                     const std::string& secret, int listener,
-                                    const std::map<std::string, std::string>& overrides,
-                                    const py::object& look) {
+                                    const GivenOptions& given, const py::object& look) {
   const Recovery entered = [&] {
     const GilReleased released;
     const Interruptible interruptible([&look] {
@@ -109,7 +116,7 @@ py::tuple enter_world_interruptibly(int rank, int size, const std::string& addre
       raise_signals();
       if (!look.is_none()) look();
     });
-    return enter_world({rank, size, address, secret, listener, overrides});
+    return enter_world({rank, size, address, secret, listener, bytes_of(given)});
   }();
   return py::make_tuple(entered.epoch, entered.previous_ranks);
 }
@@ -267,9 +274,9 @@ PYBIND11_MODULE(_native, module) {
   module.def("count_filled_gradient", &rueda::count_filled_gradient);
   module.def("has_direct_access", &rueda::has_direct_access);
   module.def("available_memory", &rueda::available_memory);
-  module.def("start_timeline", [](const std::string& path, bool as_horovod, bool mark_cycles) {
+  module.def("start_timeline", [](const FileSystemText& path, bool as_horovod, bool mark_cycles) {
     const auto format = as_horovod ? rueda::TimelineFormat::horovod : rueda::TimelineFormat::rueda;
-    rueda::start_timeline(path, format, mark_cycles);
+    rueda::start_timeline(path.bytes, format, mark_cycles);
   });
   module.def("stop_timeline", &rueda::stop_timeline);
   module.def("write_flight_record", &rueda::write_flight_record);
@@ -286,7 +293,7 @@ PYBIND11_MODULE(_native, module) {
     }
     return links;
   });
-  module.def("options", &rueda::options);
+  module.def("options", &effective_options);
   module.def("fingerprints", &fingerprints, py::call_guard<GilReleased>());
   // Whether GPUs are supported, what compiled the kernels, and the version of NCCL.
   module.def("gpu_support", [] {

@@ -132,7 +132,8 @@ class NodeRun(HostRun):
 
     def _lose_launcher(self, supervisor: Supervisor) -> None:
         if self._verdict is None and supervisor.interrupted_by is not None:
-            self._decide(*ended_by(supervisor.interrupted_by))  # the others go on without this node
+            # The others go on without this node.
+            self._decide(*ended_by(supervisor.interrupted_by, supervisor.is_abandoned))
         elif self._verdict is None:
             self._decide(1, "the launcher of node 0 is gone; all ranks of this node are ended")
         super()._lose_launcher(supervisor)

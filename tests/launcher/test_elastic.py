@@ -384,6 +384,8 @@ def in_step(step):
             ["--max-np", "4", "-H", "localhost:2", "--host-discovery-script", "x"],
             "says which hosts there are: leave out -H",
         ),
+        (["--max-np", "4", "--recovery", "off"], "need recovery: leave out --recovery off"),
+        (["--min-np", "1", "--recovery", "off"], "need recovery: leave out --recovery off"),
         (["--max-np", "4", "--bootstrap", "mpi"], "cannot join a job that mpirun has started"),
     ],
 )

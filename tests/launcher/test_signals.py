@@ -154,8 +154,9 @@ def test_no_process_of_the_ranks_outlives_a_killed_launcher(
     script(WITH_GRANDCHILDREN)
     with running(tmp_path, launch, 2) as process:
         process.kill()
-        process.communicate(timeout=30)
+        _, err = process.communicate(timeout=30)
         wait_until_gone(tmp_path)
+    assert err.rstrip().endswith("rueda: the launcher was killed; all ranks are gone")
 
 
 @pytest.mark.parametrize("victim", ["keeper", "supervisor"])

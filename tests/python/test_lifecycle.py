@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 from launching import alone, check, find_mpirun, run, run_under_mpirun
 
@@ -558,3 +561,30 @@ def test_gradients_keep_their_buckets_memory_in_the_next_world() -> None:
         """,
         2,
     )
+
+
+def test_names_of_files_need_not_be_utf_8(tmp_path: Path) -> None:
+    """In variables, where Python shows them as os.fsdecode() does, and as arguments."""
+    by_variable, by_argument = (os.fsencode(tmp_path / name) + b"\xff" for name in ("v", "a"))
+    program = f"""
+        import os, rueda
+        rueda.init()
+        assert rueda.options()["timeline"] == os.fsdecode({by_variable!r})
+        assert rueda.allreduce([1.0], op=rueda.Sum, name="x").tolist() == [2.0]
+        rueda.shutdown()
+        path = os.fsdecode({by_argument!r} + str(os.getpid()).encode())
+        rueda.init(timeline=path)
+        rueda.stop_timeline()
+        rueda.start_timeline(path + "2")
+        rueda.stop_timeline()
+        if rueda.rank() == 0:  # which writes it by default
+            assert os.path.exists(path) and os.path.exists(path + "2")
+        """
+    ended = check(program, 2, extra={"RUEDA_TIMELINE": os.fsdecode(by_variable)})
+    assert os.path.exists(by_variable), ended
+
+
+def test_an_error_may_quote_what_is_no_text() -> None:
+    program = "import rueda\nrueda.init()"
+    ended = alone(program, {"RUEDA_LOG_LEVEL": os.fsdecode(b"e\xff")})
+    assert r"InitializationError: RUEDA_LOG_LEVEL='e\xff' is not accepted" in ended.output
