@@ -155,7 +155,9 @@ class Supervisor:
         self._timers: list[asyncio.TimerHandle] = []
         self.oom_kills = OomKills()  # tells why children were killed
         self.interrupted_by: signal.Signals | None = None
-        self.is_abandoned = False  # interrupted since the process that the user has started was killed
+        self.is_abandoned = (
+            False  # interrupted since the process that the user has started was killed
+        )
         self.ending = False  # children that exit from now on were told to
 
     async def __aenter__(self) -> Supervisor:

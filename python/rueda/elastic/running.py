@@ -35,8 +35,8 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
     Collective over the world; a newcomer must call it after its :func:`rueda.init` without any collective in between,
     which would raise :class:`rueda.InvalidArgumentError` there. A script may call such functions several times: on a
     newcomer, calls before the one in which the others are do nothing and return ``None``. If one of them has returned
-    anything else on the others, the newcomer gets :class:`rueda.InvalidArgumentError`. If a rank is lost just when a call
-    ends, so that it has ended on some of the ranks only, it returns on the rest what it has returned on those.
+    anything else on the others, the newcomer gets :class:`rueda.InvalidArgumentError`. If a rank is lost just when a
+    call ends, so that it has ended on some of the ranks only, it returns on the rest what it has returned on those.
 
     Raises, in addition to what the function raises: :class:`rueda.PeerLostError` if this rank must stop or the job was
     started without recovery, see :func:`rueda.recover`; errors that would only come back, such as
