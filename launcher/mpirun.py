@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,14 +91,14 @@ def _is_open_to_all(folder: str) -> bool:
         return False
 
 
-def variables_of_mpirun() -> dict[str, str]:
-    """The environment in which mpirun runs: this one's, without a home in which anybody could place files for MPI.
+def changed_variables(job: Job | None = None) -> dict[str, str]:
+    """What mpirun's environment has otherwise than this one: no home in which anybody could place files for MPI.
 
     With HOME=/tmp, as in some containers, Open MPI would load what any user of the host has named there. The ranks get
-    the user's own HOME.
+    the user's own HOME; on several hosts mpirun cannot give each rank its own, and keeps it.
     """
-    home = os.environ.get("HOME", "")
-    return {**os.environ, **({"HOME": os.devnull} if _is_open_to_all(home) else {})}
+    is_open = _is_open_to_all(os.environ.get("HOME", ""))
+    return {"HOME": os.devnull} if is_open and (job is None or job.is_local) else {}
 
 
 def inspect_mpirun(path: str, is_needed: bool = True) -> Mpirun:
@@ -108,7 +109,7 @@ def inspect_mpirun(path: str, is_needed: bool = True) -> Mpirun:
     try:
         answer = subprocess.run(
             [path, "--version"],
-            env=variables_of_mpirun(), capture_output=True, text=True, timeout=30, check=False,
+            env={**os.environ, **changed_variables()}, capture_output=True, text=True, timeout=30, check=False,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         remedy = "" if is_needed else "; use --no-mpi"
@@ -167,9 +168,7 @@ def _variables(job: Job) -> list[str]:
     names = set(job.forward)
     if not job.is_local:
         names.update(forwarded_by_default(without_identity(os.environ)))
-    settings = dict(job.settings)
-    if job.is_local and variables_of_mpirun().get("HOME") != os.environ.get("HOME"):
-        settings = {"HOME": os.environ["HOME"], **settings}
+    settings = {name: os.environ[name] for name in changed_variables(job)} | dict(job.settings)
     arguments: list[str] = []
     for name in sorted(names - set(settings)):
         arguments += ["-x", name]
@@ -197,6 +196,12 @@ def _input(mpirun: Mpirun, options: MpirunOptions) -> list[str]:
 def may_lose_ranks(job: Job, options: MpirunOptions) -> bool:
     """Whether mpirun lets the other ranks go on when one is lost. It then ends with 0 whatever becomes of them."""
     return options.ulfm or job.recovers
+
+
+def shown_line(argv: Sequence[str], job: Job) -> str:
+    """What --dry-run shows for the command line `argv`."""
+    changed = [f"{name}={value}" for name, value in changed_variables(job).items()]
+    return shlex.join([*(["env", *changed] if changed else []), *argv])
 
 
 def command_line(mpirun: Mpirun, job: Job, options: MpirunOptions) -> list[str]:

@@ -16,7 +16,7 @@ from .environment import without_identity
 from .errors import LaunchError
 from .failure import Failure
 from .job import Job
-from .mpirun import is_batch_job, variables_of_mpirun
+from .mpirun import changed_variables, is_batch_job
 from .mpirun_ends import RankEnds
 from .mpirun_output import MpirunOutput, first_failure
 from .orphans import INTERVAL, OrphanWatch
@@ -47,6 +47,7 @@ class MpirunRun(SupervisedRun):
         """
         super().__init__(output, grace, relay)
         self._argv = argv
+        self._changed_variables = changed_variables(job)
         self._recovers = job.recovers
         self._only_host = "" if is_batch_job() or not job.is_local else socket.gethostname()
         self._ranks = job.ranks
@@ -82,7 +83,11 @@ class MpirunRun(SupervisedRun):
             try:
                 mpirun = supervisor.spawn(
                     self._argv,
-                    {**without_identity(variables_of_mpirun()), VARIABLE: come.address},
+                    {
+                        **without_identity(os.environ),
+                        **self._changed_variables,
+                        VARIABLE: come.address,
+                    },
                     lambda stream, chunk: self._take(supervisor, stream, chunk),
                     self._ended,
                     stdin=subprocess.DEVNULL if os.isatty(0) else None,

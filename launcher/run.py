@@ -288,7 +288,7 @@ def _run_mpirun(request: RunRequest, job: Job, tool: mpirun.Mpirun) -> int:
         say(
             f"{THREADS}={job.settings[THREADS]} on all hosts, from the cores of this one: set it if others differ"
         )
-    if _show(request, lambda: [shlex.join(argv)]):
+    if _show(request, lambda: [mpirun.shown_line(argv, job)]):
         return 0
     provide_descriptors(job.ranks_here if job.is_local else 0, started_here=False)
     relay = guard(request.grace)

@@ -113,7 +113,10 @@ def init(
     ]
     is_new = not _native.is_initialized()
     count = len(process_sets)
-    given = {name: str(value) for name, value in options.items()}
+    given = {
+        name: os.fsdecode(value) if isinstance(value, bytes) else str(value)
+        for name, value in options.items()
+    }
     if (rank, size, rendezvous) != (None, None, None):
         if _meet(rank, size, rendezvous, given):
             _adopt(process_sets)

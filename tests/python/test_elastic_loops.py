@@ -356,10 +356,10 @@ def test_a_rank_for_which_a_call_has_not_ended_at_a_loss_meets_the_others(
     assert "has ended on the other ranks" in ended[behind].output, outputs
 
 
-def returning(value: str) -> str:
+def returning(value: str, call: str = "body(state, epoch)") -> str:
     loop = RUN.replace("    state.batch = 0\n", f"    state.batch = 0\n    return {value}\n")
-    loop = loop.replace("    body(", '    print("call", epoch, "gave", body(')
-    return loop.replace(", epoch)\n", ", epoch), flush=True)\n") + "with_a_loss(state)\n"
+    shown = f'    print("call", epoch, "gave", {call}, flush=True)\n'
+    return loop.replace("    body(state, epoch)\n", shown) + "with_a_loss(state)\n"
 
 
 @pytest.mark.parametrize("behind", [0, 2])
@@ -373,9 +373,45 @@ def test_a_call_returns_the_same_where_it_had_not_ended_at_a_loss(
         assert "call 3 gave ['value', 3]\n" in each.output, outputs
 
 
-def test_a_rank_is_refused_where_a_call_has_returned_what_cannot_be_sent(tmp_path: Path) -> None:
+def test_what_callers_do_to_a_result_is_not_returned_elsewhere(tmp_path: Path) -> None:
+    loop = returning('["value"]', "result := body(state, epoch), result.extend(result)")
+    ended, outputs = ends_of_two_calls(loop, 0, tmp_path)
+    assert_all_have(4004, ended, outputs)
+    for each in ended.values():
+        assert "call 0 gave ['value', 'value'] None\n" in each.output, outputs
+
+
+def test_a_function_that_is_called_in_another_ends_with_it(tmp_path: Path) -> None:
+    """What is returned belongs to the outer call."""
+    outer = """
+@rueda.elastic.run
+def outer(state, epoch):
+    return "outer", epoch, body(state, epoch)
+"""
+    loop = outer + returning('("inner", epoch)', "outer(state, epoch)")
+    ended, outputs = ends_of_two_calls(loop, 2, tmp_path)
+    assert_all_have(4004, ended, outputs)
+    for each in ended.values():
+        assert "call 0 gave ('outer', 0, ('inner', 0))\n" in each.output, outputs
+
+
+NOT_TO_BE_READ = """
+class Odd:
+    def __reduce__(self):
+        return int, ("no number",)
+"""
+
+
+@pytest.mark.parametrize(
+    ("preparation", "value"),
+    [("import threading\n", "threading.Lock()"), (NOT_TO_BE_READ, "Odd()")],
+    ids=["pickled", "unpickled"],
+)
+def test_a_rank_is_refused_where_a_call_has_returned_what_cannot_be_sent(
+    preparation: str, value: str, tmp_path: Path
+) -> None:
     """The one for which it has not ended; the other has what it needs."""
-    loop = "import threading\n" + returning("threading.Lock()")
+    loop = preparation + returning(value)
     ended, outputs = ends_of_two_calls(loop, 0, tmp_path)
     refused = ended.pop(0)
     assert refused.returncode == 1, outputs

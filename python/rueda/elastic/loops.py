@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,9 +17,11 @@ from typing import Any
 from rueda.attendance import leave
 from rueda.elastic.shared_state import uncovered
 from rueda.errors import InvalidArgumentError
-from rueda.lifecycle import first_world_number, tell_failure
-from rueda.objects import broadcast_object
+from rueda.lifecycle import first_world_number, rank, tell_failure
+from rueda.objects import allgather_object, broadcast_object
+from rueda.pickling import dumps
 from rueda.process_sets import arrival
+from rueda.recovery import can_recover
 
 __all__ = [
     "RUN",
@@ -32,7 +35,6 @@ __all__ = [
     "forget_awaited",
     "inside",
     "note_arrival",
-    "note_meeting",
     "note_result",
     "passes_over",
     "position",
@@ -145,16 +147,21 @@ def inside(loop: Loop) -> Iterator[None]:
 
 
 def note_result(loop: Loop, result: object) -> None:
-    """Called with what a call has returned: newcomers that pass over it cannot return the same, unless it is None."""
+    """Called with what a call has returned: newcomers that pass over it cannot return the same, unless it is None.
+
+    Ranks that are lost just now may leave others behind in it, which return the same, whatever becomes of it here.
+    """
     record = _now()
     record.has_results = record.has_results or result is not None
-    if len(loop.number) == 1:
-        record.result = result
+    if len(loop.number) == 1 and can_recover():
+        record.result = _pickled(result)
 
 
-def note_meeting() -> None:
-    """Called once all ranks have met in a call: for none of them has the one before not ended yet."""
-    _now().result = None
+def _pickled(result: object) -> bytes | str:
+    try:
+        return dumps(result)
+    except Exception as error:  # whatever the object's own __reduce__ raises
+        return f"{type(error).__name__}: {error}"
 
 
 def current_place(loop: Loop | None = None) -> str:
@@ -260,21 +267,28 @@ def ranks_behind(positions: Sequence[Position], members: Sequence[int]) -> tuple
 def result_for(
     positions: Sequence[Position], behind: set[int], ahead: int
 ) -> tuple[object, dict[int, str]]:
-    """What the call that ranks are still in has returned on rank ``ahead``; collective over the world.
+    """What the call that the ranks ``behind`` are still in has returned on rank ``ahead``; collective over the world.
 
-    Or, if that cannot be sent, why each of the ranks ``behind`` cannot go on.
+    It is None on other ranks. Also why those of them which cannot have it cannot go on.
     """
-    try:
-        return broadcast_object(_now().result, ahead, "elastic.result"), {}
-    except InvalidArgumentError as error:  # on all ranks
-        return None, {
-            number: (
-                f"rank {number} is in {positions[number].loop}, which has ended on the others when a rank was lost, "
-                f"and what it has returned there cannot be sent: {error}; keep results in the State and return "
-                f"nothing, {_ADVICE}"
-            )
-            for number in behind
-        }
+    result: object = None
+    pickled = broadcast_object(_now().result, ahead, "elastic.result")
+    problem = pickled if isinstance(pickled, str) else ""
+    if rank() in behind and not problem:
+        try:
+            result = pickle.loads(pickled)
+        except Exception as error:  # the object's own code
+            problem = f"{type(error).__name__}: {error}"
+    problems = allgather_object(problem, "elastic.result.problem")
+    return result, {
+        number: (
+            f"rank {number} is in {positions[number].loop}, which has ended on the others when a rank was lost, and "
+            f"what it has returned there cannot be sent: {problems[number]}; keep results in the State and return "
+            f"nothing, {_ADVICE}"
+        )
+        for number in behind
+        if problems[number]
+    }
 
 
 def displaced(positions: Sequence[Position], source: int) -> dict[int, str]:
@@ -293,10 +307,14 @@ def displaced(positions: Sequence[Position], source: int) -> dict[int, str]:
 
 
 def note_arrival() -> None:
-    """Called once this process has the others' state: what it has passed over does not matter any more."""
+    """Called once all ranks have met in a loop, and this one has the others' state.
+
+    What it has passed over does not matter any more, and for no rank has the call before not ended yet.
+    """
     record = _now()
     record.passed = []
     record.has_passed = False
+    record.result = ""
 
 
 def _reference(part: Any) -> Callable[[], Any]:

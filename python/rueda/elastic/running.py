@@ -36,7 +36,8 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
     which would raise :class:`rueda.InvalidArgumentError` there. A script may call such functions several times: on a
     newcomer, calls before the one in which the others are do nothing and return ``None``. If one of them has returned
     anything else on the others, the newcomer gets :class:`rueda.InvalidArgumentError`. If a rank is lost just when a
-    call ends, so that it has ended on some of the ranks only, it returns on the rest what it has returned on those.
+    call ends, so that it has ended on some of the ranks only, it returns on the rest what it has returned on those;
+    where ranks may be lost, results are pickled for that.
 
     Raises, in addition to what the function raises: :class:`rueda.PeerLostError` if this rank must stop or the job was
     started without recovery, see :func:`rueda.recover`; errors that would only come back, such as
@@ -80,6 +81,9 @@ def run(func: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P],
         try:
             result = restarted(state, *args, **kwargs)
         except CallIsOver as over:  # a rank was lost just when it ended
+            state.fall_behind()
+            if len(loop.number) > 1:
+                raise  # the call that has ended is the one that this one is part of
             _log.warning(
                 "%s has ended on the other ranks when one was lost: this rank goes on after it, without what the "
                 "function does after its last commit",

@@ -12,7 +12,6 @@ from rueda.elastic.joining import came_late
 from rueda.elastic.loops import (
     displaced,
     note_arrival,
-    note_meeting,
     position,
     ranks_behind,
     result_for,
@@ -195,11 +194,12 @@ class State:
         behind, ahead = ranks_behind([where for _, where in told], members)
         if behind:
             result, unfit = result_for([where for _, where in told], behind, ahead)
-            if rank() in behind and not unfit:
-                # The others may have changed more since the last commit: theirs is taken in the next call.
-                self._has_state, self._is_newcomer = False, True
+            is_behind = rank() in behind
+            if unfit:
+                self._go_on_without(unfit)
+            if is_behind:
                 raise CallIsOver(result)
-            self._sync_without(unfit)
+            self.sync()
             return
         sources = _sources_of(every)
         unfit = displaced([where for _, where in told], sources[0])
@@ -207,7 +207,8 @@ class State:
         if unfit:
             if not any(has for _, has, *_ in every):
                 raise InvalidArgumentError(next(iter(unfit.values())))
-            self._sync_without(unfit)
+            self._go_on_without(unfit)
+            self.sync()
             return
         for shared in self._of_torch():
             shared.copy_from(sources)
@@ -222,14 +223,14 @@ class State:
         self._commits = every[sources[0]][2] + 1
         self._has_state = True
         note_arrival()
-        note_meeting()
 
-    def _sync_without(self, unfit: dict[int, str]) -> None:
-        """Synchronises the ranks that are left without these, each of which raises its reason."""
-        if unfit:
-            part_with(unfit)
-            self.on_reset()
-        self.sync()
+    def fall_behind(self) -> None:
+        """The others may have changed more since the last commit: theirs is taken in the next call."""
+        self._has_state, self._is_newcomer = False, True
+
+    def _go_on_without(self, unfit: dict[int, str]) -> None:
+        part_with(unfit)
+        self.on_reset()
 
     def _misfits(self, names: list[list[str]], source: int) -> dict[int, str]:
         """Like misfits(); ``names``: for each rank, the names of its values."""
