@@ -276,6 +276,92 @@ void test_gradients() {
   expect_equal(later.grad(), torch::full({2}, size() * (size() + 1) / 2.0), "an added group");
 }
 
+// Registered twice, as tied layers are: both names are of the same parameters.
+struct TiedImpl : nn::Module {
+  TiedImpl() {
+    register_module("encoder", layer);
+    register_module("decoder", layer);
+  }
+  torch::Tensor forward(const torch::Tensor& input) { return layer(torch::tanh(layer(input))); }
+  nn::Linear layer{4, 4};
+};
+TORCH_MODULE(Tied);
+
+void test_parameters_that_come_twice() {
+  for (const bool are_named : {false, true}) {
+    torch::manual_seed(3);
+    Tied model;
+    torch::optim::SGD sgd(model->parameters(), 0.0);
+    const auto names =
+        are_named ? model->named_parameters() : rt::DistributedOptimizer::NamedParameters();
+    rt::DistributedOptimizer optimizer(sgd, names, {.op = ReduceOp::sum});
+    const auto loss_on = [&](int rank) {
+      return model->forward(torch::full({2, 4}, 0.1 * (rank + 1))).pow(2).sum();
+    };
+    auto expected = torch::zeros({4, 4});
+    for (int each = 0; each < size(); ++each) {
+      expected += torch::autograd::grad({loss_on(each)}, {model->layer->weight})[0];
+    }
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      loss_on(rank()).backward();
+      optimizer.step();
+      expect_close(model->layer->weight.grad(), expected, "the gradient of a tied layer");
+    }
+  }
+}
+
+// Autograd forgets its node of a parameter that gets another type, and the hooks with it.
+void test_parameters_that_change() {
+  nn::Linear model(4, 4);
+  torch::optim::SGD sgd(model->parameters(), 0.0);
+  rt::DistributedOptimizer optimizer(sgd, model->named_parameters());
+  auto type = torch::kFloat;
+  const auto backward = [&] {
+    (model->forward(torch::ones({1, 4}, type)) * (rank() + 1)).sum().backward();
+  };
+  const auto expect_mean = [&](const std::string& what) {
+    const auto mean = torch::full({4}, (size() + 1) / 2.0, type);
+    expect_close(model->bias.grad(), mean, what);
+    optimizer.zero_grad();
+  };
+  backward();
+  optimizer.step();
+  expect_mean("before");
+  type = torch::kDouble;
+  model->to(type);
+  backward();
+  optimizer.synchronize();
+  sgd.zero_grad();  // bypasses the wrapper, as who skips a bad step may do
+  backward();
+  optimizer.step();
+  expect_mean("after a change, and a synchronize()");
+
+  optimizer.synchronize();  // of what is not there
+  type = torch::kFloat;
+  model->to(type);
+  backward();
+  expect_throws<InvalidArgumentError>([&] { optimizer.step(); },
+                                      "'weight' was given other memory or unfrozen");
+  optimizer.zero_grad();
+  backward();
+  expect_throws<InvalidArgumentError>(backward, "was computed more often");  // it is watched again
+  optimizer.step();
+  expect_mean("after zero_grad()");
+}
+
+void test_parameters_that_were_frozen() {
+  auto weight = torch::ones({4});
+  torch::optim::SGD sgd({weight}, 0.0);
+  rt::DistributedOptimizer optimizer(sgd);
+  weight.set_requires_grad(true);
+  optimizer.zero_grad();
+  optimizer.synchronize();
+  (weight * (rank() + 1)).sum().backward();
+  optimizer.step();
+  expect_close(weight.grad(), torch::full({4}, (size() + 1) / 2.0), "of what was frozen");
+}
+
 void test_bad_input() {
   auto weight = torch::ones({4, 2}, torch::requires_grad());
   torch::optim::SGD sgd({weight}, 1.0);
@@ -415,6 +501,9 @@ void test_optimizer() {
   test_compression();
   test_destruction_in_flight();
   test_gradients();
+  test_parameters_that_come_twice();
+  test_parameters_that_change();
+  test_parameters_that_were_frozen();
   test_bad_input();
   test_hooks_that_throw();
   test_process_set();

@@ -90,34 +90,21 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
       : options_(checked(options)), prefix_(next_gradient_prefix(options.process_set)) {}
 
   ~GradientReducer() {
-    for (Watched& watched : watched_) {
-      if (!watched.accumulator) continue;
-      watched.accumulator->del_post_hook(watched.after_accumulation);
-      watched.parameter.remove_hook(watched.before_accumulation);
-    }
+    for (Watched& watched : watched_) unhook(watched);
   }
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  // Watches a parameter from now on.
+  // Watches a parameter from now on. Does nothing if it is watched already: the parameters of a
+  // module that is registered twice come twice.
   void add(const ::torch::Tensor& parameter, const std::string& name) {
     const std::lock_guard lock(mutex_);
-    const std::size_t number = watched_.size();
+    for (const Watched& watched : watched_) {
+      if (watched.parameter.is_same(parameter)) return;
+    }
     watched_.push_back({parameter, name, options_.backward_passes_per_step});
     choose_codec(watched_.back());
-    if (!parameter.requires_grad()) return;
-    Watched& watched = watched_.back();
-    // Hooks outlive the reducer if the caller holds the graph.
-    const std::weak_ptr<GradientReducer> weak = weak_from_this();
-    watched.before_accumulation =
-        parameter.register_hook([weak, number](const ::torch::Tensor& /*gradient*/) {
-          if (const auto self = weak.lock()) self->before_accumulation(number);
-        });
-    watched.accumulator = ::torch::autograd::impl::grad_accumulator(parameter);
-    watched.after_accumulation =
-        watched.accumulator->add_post_hook(std::make_unique<AfterAccumulation>([weak, number] {
-          if (const auto self = weak.lock()) self->after_accumulation(number);
-        }));
+    hook(watched_.size() - 1);
   }
 
   // Submits zeros for gradients that this rank does not have, then waits until every gradient is
@@ -134,6 +121,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
         handles.push_back(*watched.in_flight);
       }
       count_from_zero();
+      hook_anew();
       ++steps_;
     }
     const std::vector<::torch::Tensor> gradients = wait_for_all(handles);
@@ -146,13 +134,18 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
 
   // For a step: does not repeat a synchronize() after which nothing changed.
   void synchronize_unless_done() {
-    if (!synchronized_) synchronize();
+    if (synchronized_) {
+      expect_hooks();
+    } else {
+      synchronize();
+    }
     synchronized_ = false;
   }
 
   void start_over() {
     const std::lock_guard lock(mutex_);
     count_from_zero();
+    hook_anew();
   }
 
   void expect_nothing_in_flight(const std::string& call) {
@@ -206,15 +199,17 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   }
 
  private:
+  using Accumulator =
+      decltype(::torch::autograd::impl::grad_accumulator(std::declval<const ::torch::Tensor&>()));
+
   struct Watched {
     ::torch::Tensor parameter;
     std::string name;
     int passes_left = 1;
     std::optional<TensorHandle> in_flight = {};
     // The node that adds to the gradient; kept, since autograd otherwise forgets it and its hooks.
-    // Null if the parameter required no gradient when it was added.
-    decltype(::torch::autograd::impl::grad_accumulator(
-        std::declval<const ::torch::Tensor&>())) accumulator = {};
+    // Null while the parameter requires no gradient.
+    Accumulator accumulator = {};
     Compression compression = {};
     ::torch::Tensor residual = {};  // float32, if error feedback keeps it
     unsigned before_accumulation = 0;
@@ -237,6 +232,57 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
                ": it must be positive, and 1 unless gradients are averaged"));
     }
     return options;
+  }
+
+  void hook(std::size_t number) {
+    Watched& watched = watched_[number];
+    if (!watched.parameter.requires_grad()) return;
+    // Hooks outlive the reducer if the caller holds the graph.
+    const std::weak_ptr<GradientReducer> weak = weak_from_this();
+    watched.before_accumulation =
+        watched.parameter.register_hook([weak, number](const ::torch::Tensor& /*gradient*/) {
+          if (const auto self = weak.lock()) self->before_accumulation(number);
+        });
+    watched.accumulator = ::torch::autograd::impl::grad_accumulator(watched.parameter);
+    watched.after_accumulation =
+        watched.accumulator->add_post_hook(std::make_unique<AfterAccumulation>([weak, number] {
+          if (const auto self = weak.lock()) self->after_accumulation(number);
+        }));
+  }
+
+  static void unhook(Watched& watched) {
+    if (!watched.accumulator) return;
+    watched.accumulator->del_post_hook(watched.after_accumulation);
+    watched.parameter.remove_hook(watched.before_accumulation);
+    watched.accumulator = {};
+  }
+
+  // Whether backward passes tell of the parameter: not if it requires a gradient only since it was
+  // added, or if Module::to() or set_data() have made autograd forget its node.
+  [[nodiscard]] static bool is_hooked(const Watched& watched) {
+    if (!watched.parameter.requires_grad()) return true;
+    return watched.accumulator &&
+           watched.accumulator == ::torch::autograd::impl::grad_accumulator(watched.parameter);
+  }
+
+  void hook_anew() {
+    for (std::size_t number = 0; number < watched_.size(); ++number) {
+      if (is_hooked(watched_[number])) continue;
+      unhook(watched_[number]);
+      hook(number);
+    }
+  }
+
+  void expect_hooks() {
+    const std::lock_guard lock(mutex_);
+    for (const Watched& watched : watched_) {
+      if (is_hooked(watched) || !watched.parameter.grad().defined()) continue;
+      throw InvalidArgumentError(
+          text("'", watched.name,
+               "' was given other memory or unfrozen between synchronize() and step(), as by "
+               "Module::to() or set_requires_grad(), so that it is not known whether its gradient "
+               "has changed since: call zero_grad() after that, and then backward()"));
+    }
   }
 
   // Refuses to add to a gradient that is being reduced. Autograd also calls it when

@@ -49,7 +49,8 @@ class DistributedOptimizer {
   using NamedParameters = ::torch::OrderedDict<std::string, ::torch::Tensor>;
 
   // Parameter names appear in errors and must be the same on every rank; by default they are made
-  // from positions. Throws InvalidArgumentError if a parameter of the optimizer has no name, and
+  // from positions. Of several names, as in a module that is registered twice, the first counts.
+  // Throws InvalidArgumentError if a parameter of the optimizer has no name, and
   // for options that make no sense.
   explicit DistributedOptimizer(::torch::optim::Optimizer& optimizer,
                                 const DistributedOptimizerOptions& options = {})
@@ -88,7 +89,9 @@ class DistributedOptimizer {
   }
 
   // Waits until every parameter's gradient is reduced, so that gradients can be clipped before
-  // step(), which does not reduce them again. Throws as allreduce().
+  // step(), which does not reduce them again. Throws as allreduce(). step() throws
+  // InvalidArgumentError if parameters with a gradient were unfrozen, or got another type or other
+  // memory, in between.
   void synchronize() { reducer_->synchronize(); }
 
   // Clears gradients. Throws InvalidArgumentError while they are being reduced: between backward()
@@ -123,7 +126,7 @@ class DistributedOptimizer {
  private:
   using Named = std::vector<std::pair<::torch::Tensor, std::string>>;
 
-  // The parameters of a group of the optimizer and their names.
+  // The parameters of a group of the optimizer and their names: of several names the first.
   Named named(std::size_t group, const NamedParameters& names) const {
     Named named;
     const auto& parameters = optimizer_.param_groups()[group].params();
@@ -131,7 +134,9 @@ class DistributedOptimizer {
       const std::string position = detail::text("group", group, ".parameter", i);
       named.emplace_back(parameters[i], names.is_empty() ? position : "");
       for (const auto& item : names) {
-        if (item.value().is_same(parameters[i])) named.back().second = item.key();
+        if (!item.value().is_same(parameters[i])) continue;
+        named.back().second = item.key();
+        break;
       }
       if (named.back().second.empty()) {
         throw InvalidArgumentError(
