@@ -101,8 +101,9 @@ namespace detail {
 
 // Gives the optimizers of all ranks of the set the state and the options (learning rate and the
 // rest) of the one at `root`, through torch::save() and torch::load(); the root's is only read.
-// Works for every optimizer of torch::optim, also before its first step. The state goes to the
-// device of the rank's parameters if they are all on one. Collective over the set.
+// Works for every optimizer that torch::save() can save, which is not LBFGS once it has stepped;
+// also before its first step. The state goes to the device of the rank's parameters if they are all
+// on one. Collective over the set.
 //
 // Throws InvalidArgumentError on every rank if the root's state cannot be saved, or if one rank's
 // optimizer cannot take it, for example because its parameters differ. That rank keeps its previous
