@@ -49,6 +49,10 @@ class Failure:
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, (self.rank, self.trace, self.sent)
 
+    def is_copy_of(self, other: Failure) -> bool:
+        """Whether both describe the same exception, each as it is on its own rank."""
+        return (self.rank, self.trace) == (other.rank, other.trace)
+
     def here(self) -> Exception:
         """The error to raise on another rank: of the same class, with the rank and its traceback as the cause."""
         self.error.__cause__ = _Elsewhere(f"on rank {self.rank}:\n{self.trace}")

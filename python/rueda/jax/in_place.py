@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import inspect
 import re
+import uuid
 import zlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,12 +27,15 @@ import numpy as np
 from jax.interpreters import mlir
 
 from rueda import lifecycle
-from rueda.errors import UnsupportedError
+from rueda.errors import InvalidArgumentError, UnsupportedError
 from rueda.heap import keep_in_heap
 from rueda.jax.draining import drain
 from rueda.jax.library import COLLECTIVE, NOTHING, set_world
 
 __all__ = ["Kind", "Spec", "in_place_p", "register_lowering"]
+
+# Tells this process from that in which a serialized function was compiled.
+_PROCESS = uuid.uuid4().hex
 
 _IDLE_STEPS = 4
 _IDLE = jax.core.ShapedArray((1024,), np.dtype(np.uint8))
@@ -91,11 +95,52 @@ in_place_p.multiple_results = True
 in_place_p.def_abstract_eval(lambda *avals, spec: list(avals))
 
 
-class _Names(defaultdict[str, list[tuple[Sequence[Any], int]]]):
-    """Where in a module each name has come, and as which."""
+class _Module:
+    """What is known of a module, the code of one compiled function.
+
+    JAX keeps it with the compiled function, and serializes it along.
+    """
 
     def __init__(self) -> None:
-        super().__init__(list)
+        # Where in the module each name has come, and as which.
+        self.names: defaultdict[str, list[tuple[Sequence[Any], int]]] = defaultdict(list)
+        self.sizes: list[list[int]] = []  # of what each collective allocates, in bytes
+        self.process = ""  # whose numbers of process sets it contains; empty if it contains none
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _loaded, (self.sizes, self.process)
+
+
+def _loaded(sizes: list[list[int]], process: str) -> _Module:
+    """Called where a serialized function is loaded, maybe in another process: prepares it as lowering does.
+
+    Raises :class:`rueda.InvalidArgumentError` in another process if the function is for a process set.
+    """
+    if process and process != _PROCESS:
+        raise InvalidArgumentError(
+            "this compiled function has a collective of a process set, and other process sets may have its number in "
+            "this process: compile the function here instead of loading it"
+        )
+    module = _Module()
+    module.sizes, module.process = sizes, process
+    _prepare(sizes)
+    return module
+
+
+def _prepare(sizes: Iterable[list[int]]) -> None:
+    """Prepares this process for functions with collectives that allocate these sizes, in bytes."""
+    lifecycle.before_shutdown(drain)
+    for each in sizes:
+        keep_in_heap(each)
+
+
+def _module_of(context: Any) -> _Module:
+    kept = context.module_context.keepalives  # a list of each module's own, in all of its contexts
+    module = next((each for each in kept if isinstance(each, _Module)), None)
+    if module is None:
+        module = _Module()
+        kept.append(module)
+    return module
 
 
 def _exclude_each_other(one: Sequence[Any], other: Sequence[Any]) -> bool:
@@ -113,22 +158,18 @@ def _exclude_each_other(one: Sequence[Any], other: Sequence[Any]) -> bool:
     return False
 
 
-def _name_in(context: Any, name: str) -> str:
+def _name_in(module: _Module, context: Any, name: str) -> str:
     """Another for each time that it comes in a module, as for what ``jax.checkpoint`` computes again.
 
     Both may be under way at once. Ranks count alike, as they do for what has no name. In branches that exclude each
     other it is the same: ranks may be in different ones.
     """
-    kept = context.module_context.keepalives  # a list of each module's own, in all of its contexts
-    names = next((each for each in kept if isinstance(each, _Names)), None)
-    if names is None:
-        names = _Names()
-        kept.append(names)
     place = context.name_stack.stack
+    others = module.names[name]
     number = 1 + max(
-        (taken for where, taken in names[name] if not _exclude_each_other(where, place)), default=0
+        (taken for where, taken in others if not _exclude_each_other(where, place)), default=0
     )
-    names[name].append((place, number))
+    others.append((place, number))
     return name if number == 1 else f"{name}@{number}"
 
 
@@ -155,12 +196,14 @@ def _lower(context: Any, *operands: Any, spec: Spec) -> Any:
             f"a function that runs on {devices} devices of one process cannot call Rueda, for which a process is one "
             "rank: start a process for each device"
         )
-    lifecycle.before_shutdown(drain)
+    module = _module_of(context)
     if spec.world:
         set_world(lifecycle.first_world_number())
+        module.process = _PROCESS
     # XLA allocates results, and one block for all that lies between, anew in each call.
     sizes = [aval.size * aval.dtype.itemsize for aval in context.avals_in]
-    keep_in_heap([*sizes, sum(sizes)])
+    module.sizes.append([*sizes, sum(sizes)])
+    _prepare(module.sizes[-1:])
     idle = jax.ffi.ffi_lowering(NOTHING, has_side_effect=True)
     for _ in range(_IDLE_STEPS):
         idle(context.replace(avals_in=[], avals_out=[_IDLE]))
@@ -174,7 +217,7 @@ def _lower(context: Any, *operands: Any, spec: Spec) -> Any:
         context,
         *operands,
         kind=spec.kind,
-        name=_name_in(context, spec.name),
+        name=_name_in(module, context, spec.name),
         paths=spec.paths,
         tree=np.int32(spec.tree),
         op=np.int32(spec.op),

@@ -12,6 +12,7 @@ import numpy as np
 import rueda
 from rueda.errors import InvalidArgumentError, MismatchError
 from rueda.keras.agreement import Entry, agree_on_layout
+from rueda.keras.optimizer import warn_if_plain
 from rueda.process_sets import ProcessSet, global_process_set
 
 __all__ = [
@@ -40,6 +41,7 @@ class BroadcastCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._process_set = process_set
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        warn_if_plain(self.model, self._process_set)
         optimizer = self.model.optimizer
         if not optimizer.built:
             optimizer.build(self.model.trainable_variables)
@@ -66,6 +68,9 @@ class JoinCallback(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         self._process_set = process_set
         self._is_training = False
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        warn_if_plain(self.model, self._process_set)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._is_training = True
@@ -102,6 +107,9 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
     def __init__(self, process_set: ProcessSet = global_process_set) -> None:
         super().__init__()
         self._process_set = process_set
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        warn_if_plain(self.model, self._process_set)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,14 +17,33 @@ from rueda.keras.reduction import Reduction
 from rueda.operations import Average, ReduceOp
 from rueda.process_sets import ProcessSet, global_process_set
 
-__all__ = ["DistributedOptimizer", "distribute", "is_distributed"]
+__all__ = ["DistributedOptimizer", "distribute", "is_distributed", "warn_if_plain"]
 
 _MARK = "_rueda_reduction"
+_warned: weakref.WeakSet[Any] = weakref.WeakSet()  # models
 
 
 def is_distributed(optimizer: Any) -> bool:
     """Whether this optimizer already reduces its gradients over the ranks."""
     return _MARK in vars(optimizer)
+
+
+def warn_if_plain(model: Any, process_set: ProcessSet) -> None:
+    """Warns, once for each model, that its training on several ranks does not reduce gradients."""
+    optimizer = model.optimizer
+    if optimizer is None or model in _warned or process_set.size() == 1:
+        return
+    if any(is_distributed(each) for each in _layers_of(optimizer)):
+        return
+    _warned.add(model)
+    warnings.warn(
+        f"the optimizer of the model {model.name!r} is not distributed, so each of the {process_set.size()} ranks "
+        "trains a model of its own: compile it with DistributedOptimizer(optimizer). Copies of a distributed "
+        "optimizer or of its model, also by pickle, from_config() or load_model(), have a plain one. If the model's "
+        "train_step() reduces gradients itself, ignore this",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
@@ -33,8 +54,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name, used like a class
 ) -> Any:
     """Makes a Keras optimizer's ``apply()`` reduce gradients over the ranks first; returns ``optimizer`` itself.
 
-    The optimizer keeps its class, configuration and state. A saved model therefore holds the plain optimizer: pass a
-    loaded one to this function again. Gradients are reduced before they are unscaled, clipped or accumulated, on any
+    The optimizer keeps its class, configuration and state. A saved or copied model therefore holds a plain optimizer:
+    pass that to this function again. Gradients are reduced before they are unscaled, clipped or accumulated, on any
     Keras 3 backend: torch, JAX or TensorFlow.
 
     ``optimizer``: with mixed precision, a :class:`keras.optimizers.LossScaleOptimizer` around the actual optimizer, so
@@ -82,12 +103,17 @@ def require_plain(optimizer: Any) -> None:
         raise InvalidArgumentError(
             f"DistributedOptimizer takes a keras.optimizers.Optimizer, not a {type(optimizer).__name__}"
         )
-    scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    for each in (optimizer, optimizer.inner_optimizer) if scales else (optimizer,):
+    for each in _layers_of(optimizer):
         if is_distributed(each):
             raise InvalidArgumentError(
                 f"the optimizer {each.name!r} is distributed already: give DistributedOptimizer the plain one, once"
             )
+
+
+def _layers_of(optimizer: Any) -> tuple[Any, ...]:
+    """The optimizer and, if it scales losses, the one within."""
+    scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    return (optimizer, optimizer.inner_optimizer) if scales else (optimizer,)
 
 
 def _applying(optimizer: Any, reduction: Callable[..., list[Any]]) -> Callable[..., Any]:

@@ -88,7 +88,9 @@ def optimize(
     failures = [each for each in told if each]
     if failures:
         first: Failure = first_cause(failures)
-        raise failure.error if failure and failure.rank == first.rank == rank() else first.here()
+        # A follower has kept the failure of its trial: on the rank that raised it, that is the exception itself.
+        mine = failure or team.failure
+        raise mine.error if mine and mine.is_copy_of(first) else first.here()
 
 
 @contextmanager

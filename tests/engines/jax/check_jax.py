@@ -17,6 +17,7 @@ import optax
 import rueda
 import rueda.jax
 from digits import TRAINED, require_as_good, right, samples
+from jax.experimental.serialize_executable import deserialize_and_load, serialize
 from rueda.heap import is_user_tuned
 
 rueda.init()
@@ -584,6 +585,24 @@ def check_a_set_of_a_world_that_was_left_is_refused():
     np.testing.assert_array_equal(compiled(x), np.full(3, 2.0))
     for each in (*others, both):
         rueda.remove_process_set(each)
+
+
+def check_a_serialized_function_can_be_loaded_again():
+    both = rueda.add_process_set([0, 1])
+
+    def reduced(x):
+        total = rueda.jax.allreduce(x, "serialized", rueda.Sum)
+        return {"all": total, "set": rueda.jax.allreduce(x, "serialized.set", process_set=both)}
+
+    x = jnp.arange(4.0) + RANK
+    compiled = jax.jit(reduced).lower(x).compile()
+    loaded = deserialize_and_load(*serialize(compiled))
+    again = deserialize_and_load(*serialize(loaded))
+    for each in (compiled, loaded, again):
+        found = each(x)
+        np.testing.assert_array_equal(found["all"], 2 * np.arange(4) + 1)
+        np.testing.assert_array_equal(found["set"], np.arange(4) + 0.5)
+    rueda.remove_process_set(both)
 
 
 def check_what_is_under_way_ends_before_shutdown():

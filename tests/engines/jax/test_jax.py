@@ -29,6 +29,12 @@ def test_what_is_under_way_at_exit_ends_first(engine: Engine) -> None:
         assert output.splitlines()[-1] == "the end", output
 
 
+def test_another_job_loads_compiled_functions(engine: Engine, tmp_path: Path) -> None:
+    for act in ("save", "load"):
+        for output in engine.run(HERE / "save_and_load.py", 2, [act, str(tmp_path)], STALLS):
+            assert output.splitlines()[-1] == "done", output
+
+
 def test_a_rank_that_is_killed_is_told(engine: Engine) -> None:
     script = HERE / "leave_early.py"
     with Job(script, 2, ["die"], STALLS, engine.python) as job:

@@ -1,9 +1,12 @@
 """Two ranks on one backend: KERAS_BACKEND=... rueda run -np 2 python check_keras.py FOLDER PAGE."""
 
+import copy
 import os
+import pickle
 import re
 import signal
 import sys
+import warnings
 from pathlib import Path
 
 import digits
@@ -114,6 +117,55 @@ def check_optimizers_that_only_one_rank_makes_change_no_names():
     named = keras.optimizers.SGD(name="of the program")
     rueda.keras.DistributedOptimizer(named)
     assert vars(named)["_rueda_reduction"].label == "keras.of the program"
+
+
+def warned_of(model, *callbacks):
+    """Returns how often training warned that the optimizer is not distributed."""
+    x, y = samples()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(x[MINE], y[MINE], batch_size=BATCH // 2, callbacks=list(callbacks), verbose=0)
+    return sum("is not distributed" in str(each.message) for each in caught)
+
+
+def check_a_plain_optimizer_is_warned_of():
+    callbacks = [rueda.keras.BroadcastCallback, rueda.keras.MetricAverageCallback]
+    callbacks += [rueda.keras.JoinCallback]
+    for each in callbacks:
+        model = model_of(0, optimizer=keras.optimizers.SGD(0.01))
+        assert warned_of(model, each()) == 1
+        assert warned_of(model, each()) == 0  # once for a model
+    model = model_of(0, optimizer=keras.optimizers.SGD(0.01))
+    assert warned_of(model, *(each() for each in callbacks)) == 1
+    alone = [rueda.add_process_set([rank]) for rank in range(2)]
+    model = model_of(0, optimizer=keras.optimizers.SGD(0.01))
+    assert warned_of(model, rueda.keras.MetricAverageCallback(alone[rueda.rank()])) == 0
+    for each in alone:
+        rueda.remove_process_set(each)
+
+
+def check_copies_of_what_is_distributed_are_warned_of():
+    model = model_of(0, optimizer=rueda.keras.DistributedOptimizer(keras.optimizers.SGD(0.01)))
+    assert warned_of(model, rueda.keras.BroadcastCallback()) == 0
+    scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01))
+    scaled = model_of(0, optimizer=rueda.keras.DistributedOptimizer(scaling))
+    assert warned_of(scaled, rueda.keras.BroadcastCallback()) == 0
+    optimizer = model.optimizer
+    copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+    copies += [
+        model_of(0, optimizer=each)
+        for each in (
+            copy.deepcopy(optimizer),
+            type(optimizer).from_config(optimizer.get_config()),
+            copy.deepcopy(scaling),
+        )
+    ]
+    for number, each in enumerate(copies):
+        assert warned_of(each, rueda.keras.BroadcastCallback()) == 1, number
+    again = copies[0]
+    again.compile(optimizer=rueda.keras.DistributedOptimizer(again.optimizer), loss="mse")
+    assert warned_of(again, rueda.keras.BroadcastCallback()) == 0
+    assert same_everywhere(weights_of(again))
 
 
 def check_metrics_that_are_not_finite_or_large():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -431,6 +432,79 @@ def check_what_no_pickle_carries_is_caught_by_its_class() -> None:
 
     with raises(Diverged, "diverged to 0.5 in step"):
         rueda.optuna.optimize(shared("diverges"), diverges, n_trials=4)
+    still_works()
+
+
+class Unsendable(Exception):
+    """Keeps what no other rank can get."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+def raised_by(study: optuna.Study, objective: Callable[[Any], Any]) -> Exception:
+    try:
+        rueda.optuna.optimize(study, objective, n_trials=10_000)
+    except Exception as error:
+        return error
+    raise AssertionError("no error")
+
+
+def check_the_rank_that_raised_an_error_gets_the_error_itself() -> None:
+    """Whether it leads its team or not; the others get what can be sent."""
+
+    class Local(Exception):
+        """Cannot be pickled."""
+
+    for culprit in range(4):
+        for kind, sent in ((Unsendable, Unsendable), (Local, rueda.RuedaError)):
+            own = kind(f"only on rank {culprit}")
+
+            def objective(_: Any, culprit: int = culprit, own: Exception = own) -> float:
+                if rueda.rank() == culprit:
+                    raise own
+                return 0.0
+
+            error = raised_by(shared(f"own {culprit} {kind.__name__}"), objective)
+            if rueda.rank() == culprit:
+                assert error is own, repr(error)
+                assert error.__cause__ is None
+            else:
+                assert type(error) is sent, repr(error)
+                assert f"only on rank {culprit}" in str(error)
+                assert not hasattr(error, "lock")
+                assert f"on rank {culprit}:" in str(error.__cause__)
+            still_works()
+
+
+def check_an_error_that_all_ranks_raise_is_each_ranks_own() -> None:
+    """In the team whose error is reported."""
+    own = ValueError("the same everywhere")
+
+    def objective(_: Any) -> float:
+        raise own
+
+    error = raised_by(shared("own of all"), objective)
+    assert str(error) == str(own)
+    are_own = rueda.allgather_object(error is own)
+    assert are_own in ([True, True, False, False], [False, False, True, True]), are_own
+    still_works()
+
+
+def check_a_later_error_of_the_leader_is_not_taken_for_a_followers_earlier_one() -> None:
+    """The first is caught, and then a callback fails."""
+
+    def objective(_: Any) -> float:
+        raise ValueError("caught")
+
+    def fails(*_: Any) -> None:
+        raise ValueError("of a callback")
+
+    with raises(ValueError, "of a callback"):
+        rueda.optuna.optimize(
+            shared("later"), objective, n_trials=10_000, catch=ValueError, callbacks=[fails]
+        )
     still_works()
 
 
