@@ -97,8 +97,8 @@ def changed_variables(job: Job | None = None) -> dict[str, str]:
     With HOME=/tmp, as in some containers, Open MPI would load what any user of the host has named there. The ranks get
     the user's own HOME; on several hosts mpirun cannot give each rank its own, and keeps it.
     """
-    is_open = _is_open_to_all(os.environ.get("HOME", ""))
-    return {"HOME": os.devnull} if is_open and (job is None or job.is_local) else {}
+    is_here = job is None or (job.is_local and not is_batch_job())
+    return {"HOME": os.devnull} if is_here and _is_open_to_all(os.environ.get("HOME", "")) else {}
 
 
 def inspect_mpirun(path: str, is_needed: bool = True) -> Mpirun:

@@ -360,6 +360,29 @@ void test_parameters_that_were_frozen() {
   (weight * (rank() + 1)).sum().backward();
   optimizer.step();
   expect_close(weight.grad(), torch::full({4}, (size() + 1) / 2.0), "of what was frozen");
+
+  auto later = torch::ones({2}, torch::requires_grad());
+  (later * 1).sum().backward();
+  optimizer.synchronize();
+  optimizer.add_param_group(torch::optim::OptimizerParamGroup({later}));
+  expect_throws<InvalidArgumentError>([&] { optimizer.step(); },
+                                      "'group1.parameter0' was added with a gradient");
+  optimizer.step();  // reduces all
+  expect_close(later.grad(), torch::ones({2}), "of what was added");
+}
+
+void test_graphs_of_parameters_that_change() {
+  auto weight = torch::ones({4}, torch::requires_grad());
+  torch::optim::SGD sgd({weight}, 0.0);
+  rt::DistributedOptimizer optimizer(sgd);
+  const auto loss = (weight * (rank() + 1)).sum();
+  weight.set_data(torch::ones({4}, torch::kDouble));
+  optimizer.zero_grad();
+  optimizer.synchronize();
+  loss.backward();
+  optimizer.step();
+  expect_close(weight.grad().to(torch::kFloat), torch::full({4}, (size() + 1) / 2.0),
+               "of a graph that was there before");
 }
 
 void test_bad_input() {
@@ -504,6 +527,7 @@ void test_optimizer() {
   test_parameters_that_come_twice();
   test_parameters_that_change();
   test_parameters_that_were_frozen();
+  test_graphs_of_parameters_that_change();
   test_bad_input();
   test_hooks_that_throw();
   test_process_set();

@@ -342,17 +342,24 @@ def ends_of_two_calls(loop: str, behind: int, tmp_path: Path) -> tuple[dict[int,
         return ended, job.outputs()
 
 
+def with_a_state(anew: bool, loop: str) -> str:
+    """One State for all calls, or a State for each."""
+    if not anew:
+        return loop + "with_a_loss(state)\n"
+    state = "rueda.elastic.State(model=model, optimizer=optimizer, batch=0)"
+    return loop.replace("body(state, epoch)\n", f"body(with_a_loss({state}), epoch)\n")
+
+
 @pytest.mark.parametrize("anew", [False, True], ids=["one State", "a State for each call"])
 @pytest.mark.parametrize("behind", [0, 2])
 def test_a_rank_for_which_a_call_has_not_ended_at_a_loss_meets_the_others(
     behind: int, anew: bool, tmp_path: Path
 ) -> None:
-    loop = RUN + "with_a_loss(state)\n"
-    if anew:
-        state = "rueda.elastic.State(model=model, optimizer=optimizer, batch=0)"
-        loop = RUN.replace("body(state, epoch)\n", f"body(with_a_loss({state}), epoch)\n")
-    ended, outputs = ends_of_two_calls(loop, behind, tmp_path)
-    assert_all_have(4004, ended, outputs)
+    """What the others have done after their last commit is not lost."""
+    doubled = "    state.batch = 0\n    with torch.no_grad():\n        model.weight.mul_(2)\n"
+    loop = RUN.replace("    state.batch = 0\n", doubled)
+    ended, outputs = ends_of_two_calls(with_a_state(anew, loop), behind, tmp_path)
+    assert_all_have(2 * (2 * 4 + 4000), ended, outputs)
     assert "has ended on the other ranks" in ended[behind].output, outputs
 
 

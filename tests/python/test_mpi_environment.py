@@ -86,8 +86,8 @@ def test_a_home_open_to_all_is_hidden_from_mpirun_alone(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     line = [Path(sys.executable).with_name("rueda"), "run", "--dry-run", "--mpi", "-np", "2"]
 
-    def shown(*flags: str) -> str:
-        variables = {**os.environ, "HOME": os.fspath(tmp_path)}
+    def shown(*flags: str, **given: str) -> str:
+        variables = {**os.environ, "HOME": os.fspath(tmp_path), **given}
         done = subprocess.run(
             [*line, *flags, "true"],
             env=variables, capture_output=True, text=True, timeout=60, check=True,
@@ -98,7 +98,9 @@ def test_a_home_open_to_all_is_hidden_from_mpirun_alone(tmp_path: Path) -> None:
     assert f" -x HOME={tmp_path} " in shown()
     assert "-x HOME=/else " in shown("-x", "HOME=/else")
     assert shown("-x", "HOME").count("HOME=") == 2
-    assert "HOME=" not in shown("-H", "localhost:1,127.0.0.2:1")  # there, ranks would get it
+    # There, ranks on other hosts would get it.
+    assert "HOME=" not in shown("-H", "localhost:1,127.0.0.2:1")
+    assert "HOME=" not in shown(PBS_JOBID="1")
 
 
 # Open MPI tells which components it has asked to transfer data.

@@ -103,6 +103,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
       if (watched.parameter.is_same(parameter)) return;
     }
     watched_.push_back({parameter, name, options_.backward_passes_per_step});
+    watched_.back().is_unreduced = synchronized_ && parameter.grad().defined();
     choose_codec(watched_.back());
     hook(watched_.size() - 1);
   }
@@ -207,6 +208,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     std::string name;
     int passes_left = 1;
     std::optional<TensorHandle> in_flight = {};
+    bool is_unreduced = false;  // had a gradient when it was added after synchronize()
     // The node that adds to the gradient; kept, since autograd otherwise forgets it and its hooks.
     // Null while the parameter requires no gradient.
     Accumulator accumulator = {};
@@ -260,15 +262,18 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   // Whether backward passes tell of the parameter: not if it requires a gradient only since it was
   // added, or if Module::to() or set_data() have made autograd forget its node.
   [[nodiscard]] static bool is_hooked(const Watched& watched) {
-    if (!watched.parameter.requires_grad()) return true;
+    if (!watched.parameter.requires_grad() || !watched.parameter.is_leaf()) return true;
     return watched.accumulator &&
            watched.accumulator == ::torch::autograd::impl::grad_accumulator(watched.parameter);
   }
 
   void hook_anew() {
     for (std::size_t number = 0; number < watched_.size(); ++number) {
-      if (is_hooked(watched_[number])) continue;
-      unhook(watched_[number]);
+      Watched& watched = watched_[number];
+      if (is_hooked(watched)) continue;
+      // The node's own hook stays: a graph that is kept from before still tells.
+      if (watched.accumulator) watched.parameter.remove_hook(watched.before_accumulation);
+      watched.accumulator = {};
       hook(number);
     }
   }
@@ -276,6 +281,11 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void expect_hooks() {
     const std::lock_guard lock(mutex_);
     for (const Watched& watched : watched_) {
+      if (watched.is_unreduced) {
+        throw InvalidArgumentError(text("'", watched.name,
+                                        "' was added with a gradient between synchronize() and "
+                                        "step(): add parameters before backward()"));
+      }
       if (is_hooked(watched) || !watched.parameter.grad().defined()) continue;
       throw InvalidArgumentError(
           text("'", watched.name,
@@ -363,6 +373,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     for (Watched& watched : watched_) {
       watched.passes_left = options_.backward_passes_per_step;
       watched.in_flight.reset();
+      watched.is_unreduced = false;
     }
   }
 

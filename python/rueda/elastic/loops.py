@@ -19,7 +19,7 @@ from rueda.elastic.shared_state import uncovered
 from rueda.errors import InvalidArgumentError
 from rueda.lifecycle import first_world_number, rank, tell_failure
 from rueda.objects import allgather_object, broadcast_object
-from rueda.pickling import dumps
+from rueda.pickling import dumps, dumps_by_cloudpickle
 from rueda.process_sets import arrival
 from rueda.recovery import can_recover
 
@@ -32,7 +32,9 @@ __all__ = [
     "begin_loop",
     "current_place",
     "displaced",
+    "fall_behind",
     "forget_awaited",
+    "has_fallen_behind",
     "inside",
     "note_arrival",
     "note_result",
@@ -106,9 +108,9 @@ class _Record:
         self.counts = [0]
         self.last: Loop | None = None
         self.has_results = False
-        self.result: object = (
-            None  # of the last call, until all ranks are known to have begun another
-        )
+        # Of the last call, until all ranks are known to have begun another loop: pickled, or why it cannot be.
+        self.result: bytes | str = ""
+        self.has_fallen_behind = False  # and left a call before its end, as others had ended it
         self.passed: list[Callable[[], Any]] = []  # what belonged to loops that were passed over
         self.has_passed = False
         self.problem = ""
@@ -161,6 +163,8 @@ def _pickled(result: object) -> bytes | str:
     try:
         return dumps(result)
     except Exception as error:  # whatever the object's own __reduce__ raises
+        with suppress(Exception):  # cloudpickle takes more, if it is installed
+            return dumps_by_cloudpickle(result)
         return f"{type(error).__name__}: {error}"
 
 
@@ -272,7 +276,10 @@ def result_for(
     It is None on other ranks. Also why those of them which cannot have it cannot go on.
     """
     result: object = None
-    pickled = broadcast_object(_now().result, ahead, "elastic.result")
+    try:
+        pickled = broadcast_object(_now().result, ahead, "elastic.result")
+    except InvalidArgumentError as error:  # on all ranks: one has no memory for it
+        pickled = str(error)
     problem = pickled if isinstance(pickled, str) else ""
     if rank() in behind and not problem:
         try:
@@ -306,6 +313,16 @@ def displaced(positions: Sequence[Position], source: int) -> dict[int, str]:
     return reasons
 
 
+def fall_behind() -> None:
+    """Notes that this process lacks what the others have done at the end of a call that it has left before."""
+    _now().has_fallen_behind = True
+
+
+def has_fallen_behind() -> bool:
+    """Whether that is so, and this process has not met the others since."""
+    return _now().has_fallen_behind
+
+
 def note_arrival() -> None:
     """Called once all ranks have met in a loop, and this one has the others' state.
 
@@ -315,6 +332,7 @@ def note_arrival() -> None:
     record.passed = []
     record.has_passed = False
     record.result = ""
+    record.has_fallen_behind = False
 
 
 def _reference(part: Any) -> Callable[[], Any]:

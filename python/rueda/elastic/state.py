@@ -11,6 +11,8 @@ from rueda.elastic.changes import part_with, wanted
 from rueda.elastic.joining import came_late
 from rueda.elastic.loops import (
     displaced,
+    fall_behind,
+    has_fallen_behind,
     note_arrival,
     position,
     ranks_behind,
@@ -186,7 +188,8 @@ class State:
         """
         if self._is_newcomer is None:
             self._is_newcomer = came_late()
-        own = (self._names, self._has_state, self._commits, self._is_newcomer)
+        lacks = self._is_newcomer or has_fallen_behind()
+        own = (self._names, self._has_state, self._commits, lacks)
         told = allgather_object((own, position(None, self._parts())), "elastic.commits")
         every = [each for each, _ in told]
         # Those ahead may share another State in the next call, which none of them has the others' of yet.
@@ -225,8 +228,9 @@ class State:
         note_arrival()
 
     def fall_behind(self) -> None:
-        """The others may have changed more since the last commit: theirs is taken in the next call."""
+        """The others may have changed more since the last commit: theirs is taken in the next call, by any State."""
         self._has_state, self._is_newcomer = False, True
+        fall_behind()
 
     def _go_on_without(self, unfit: dict[int, str]) -> None:
         part_with(unfit)
