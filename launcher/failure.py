@@ -10,13 +10,19 @@ from .tracebacks import TracebackReader
 
 # Exceptions of rueda.init() that another rank's failure explains, if that rank has failed too.
 _ECHO = re.compile(
-    r"(?:[\w.]+\.)?InitializationError: (?:rank (?P<told>\d+): |.*?(?:"
+    r"(?:[\w.:]+[.:])?InitializationError: (?:rank (?P<told>\d+): |.*?(?:"
     r"\bcannot reach rank (?P<unreached>\d+): .*(?:refused|reset by peer|[Bb]roken)|"
     r"\brank (?P<ended>\d+) ended before the world was formed))"
 )
 # Where such an exception names the rank that caused it.
 _BLAME = re.compile(
     r"rank (\d+)(?: \(([^,()]+), pid \d+\))? (has shut down|is gone\b.*|failed: .*)"
+)
+# Open MPI's report, on standard error, of a signal that kills the process: "[host:pid] Signal: Aborted (6)".
+_SIGNAL_REPORT = re.compile(
+    r"\[[^\s\[\]]+:\d+\] (?:\*{3} (?:Process received signal|End of error message) \*{3}|"
+    r"Signal: .*\((?P<signal>\d+)\)|Signal code: |Associated errno: |Failing at address: |"
+    r"\[ ?\d+\] .*\[0x[0-9a-f]+\]$)"
 )
 
 
@@ -56,6 +62,7 @@ class _RankErrors:
     def __init__(self) -> None:
         self.last_line = ""
         self.raised_at = 0  # the position of its exception among those of all ranks
+        self._reported_signal = 0  # by Open MPI
         self._traceback = TracebackReader()
 
     @property
@@ -82,8 +89,23 @@ class _RankErrors:
         match = next(filter(None, map(_ECHO.match, self._traceback.exceptions)), None)
         return None if match is None else int(next(filter(None, match.groups())))
 
+    @property
+    def told_status(self) -> int | None:
+        """The status, as in subprocess, with which the process ends by what it has printed. None: not known."""
+        if self._reported_signal:
+            return -self._reported_signal
+        return -signal.SIGABRT if self._traceback.is_termination else None
+
+    def may_end(self, failure: Failure) -> bool:
+        """Whether the process may have ended because of the exception: one that was killed did not."""
+        aborted = failure.status == -signal.SIGABRT and self._traceback.is_termination
+        return failure.status > 0 or aborted
+
     def see(self, line: str) -> bool:
         """Reads one line. Returns whether it completes an exception."""
+        if report := _SIGNAL_REPORT.match(line):
+            self._reported_signal = int(report["signal"] or self._reported_signal)
+            return False
         if line.strip():
             self.last_line = line.strip()
         return self._traceback.see(line)
@@ -119,8 +141,26 @@ class FailureWatch:
         errors = self._ranks.get(failure.rank)
         if errors is None:
             return False
-        # A killed process did not end because of the exception that it printed before.
-        return errors.is_consequence or (failure.status > 0 and errors.echoes in failed)
+        return errors.is_consequence or (errors.may_end(failure) and errors.echoes in failed)
+
+    def blamed_by(self, rank: int) -> int | None:
+        """The rank whose loss has ended this one and which has printed why it ended itself; None if none has."""
+        errors = self._ranks.get(rank)
+        blame = None if errors is None else errors.blame
+        blamed = None if blame is None else self._ranks.get(int(blame[1]))
+        if blame is None or blamed is None or blamed.is_consequence:
+            return None
+        return int(blame[1]) if blamed.exception or blamed.told_status is not None else None
+
+    def killed_on_its_own(self) -> int | None:
+        """The lowest rank that has printed which signal kills it, if that is no consequence of another's end."""
+        told = (r for r, e in self._ranks.items() if e.told_status is not None)
+        return min((r for r in told if not self._ranks[r].is_consequence), default=None)
+
+    def told_status(self, rank: int) -> int | None:
+        """The status, as in subprocess, with which a rank ends by what it has printed. None: not known."""
+        errors = self._ranks.get(rank)
+        return None if errors is None else errors.told_status
 
     def raised_on_its_own(self) -> int | None:
         """The rank that first printed a traceback that is not a consequence of another rank's end."""
@@ -143,8 +183,7 @@ class FailureWatch:
             if blame[3] == "has shut down":
                 what = "left first: it has shut down"
             return f"{culprit} {what} (noticed by {where}: {status})"
-        # A killed process did not end because of the exception that it printed before.
-        if errors.exception and failure.status > 0:
+        if errors.exception and errors.may_end(failure):
             return f"{where} failed first: {errors.exception} ({status})"
         if failure.status > 0 and (reason := self._reason_told_by_others(failure.rank)):
             return f"{where} failed first: {reason} ({status})"

@@ -43,17 +43,29 @@ def first_failure(failures: Sequence[Failure], watch: FailureWatch, code: int) -
     """The first cause among the failures that mpirun reports, in its order. `code`: mpirun's exit code.
 
     A rank that noticed another's end may be the first to exit, and a rank that handles the loss of another exits
-    without finalizing MPI. A notice about that is the cause only if no other cause is reported.
+    without finalizing MPI. A notice about that is the cause only if no other cause is reported. Of a rank that mpirun
+    does not name, Open MPI's report of the signal that killed it may tell.
     """
     first = next((failure for failure in failures if failure.manner != _UNFINALISED), failures[0])
     is_unfinalised = first.manner == _UNFINALISED
     if watch.is_consequence(first.rank) or is_unfinalised:
-        culprit = watch.raised_on_its_own()
+        culprit = _culprit(first, watch)
+        told = None if culprit is None else watch.told_status(culprit)
+        if culprit is not None and told is not None:
+            return replace(first, rank=culprit, status=told, manner="")
         if culprit is not None and is_unfinalised:
             return replace(first, rank=culprit, status=code, manner="")
         if culprit is not None:
             return replace(first, rank=culprit)
     return replace(first, status=code) if first.manner else first
+
+
+def _culprit(first: Failure, watch: FailureWatch) -> int | None:
+    """The rank that failed before the one that mpirun names, by what ranks have printed. None: not known."""
+    blamed = watch.blamed_by(first.rank)
+    raised = watch.raised_on_its_own() if blamed is None else blamed
+    is_silent = raised is None and first.manner == _UNFINALISED
+    return watch.killed_on_its_own() if is_silent else raised
 
 
 class Notices:

@@ -184,7 +184,13 @@ class MpirunRun(SupervisedRun):
             failure = replace(failure, host=self._only_host)
         if self._only_host and failure.status == -signal.SIGKILL:
             failure = replace(failure, cause=supervisor.oom_kills.explain())
-        return code, watch.explain(failure)
+        return self._code_of(failure, code), watch.explain(failure)
+
+    def _code_of(self, failure: Failure, code: int) -> int:
+        """The job's exit code. `code`: mpirun's own, which may be that of a rank that failed later."""
+        named = {reported.rank for reported in self._streams.failures}
+        told = self._output.watch.told_status(failure.rank)
+        return code if failure.rank in named or told is None else failure.exit_code
 
     def _explain_unnamed(self, code: int) -> str:
         """The last line if mpirun has failed, and said of no rank that it was the cause."""

@@ -208,6 +208,81 @@ def test_what_follows_from_a_lost_peer_is_a_consequence_whatever_it_is_called() 
         )
 
 
+# What a program in C++ prints with libstdc++ and, under Open MPI, afterwards.
+THROWN = [
+    "terminate called after throwing an instance of 'std::runtime_error'",
+    "  what():  cannot open data.bin",
+]
+THROWN_FOR_LOSS = [
+    "terminate called after throwing an instance of 'rueda::ErrorOf<(rueda::ErrorCode)7>'",
+    "  what():  'z' cannot complete: rank 1 (vm, pid 7) is gone: its process has ended",
+]
+
+
+def report_of(signal: str) -> list[str]:
+    return [
+        "[vm:04076] *** Process received signal ***",
+        f"[vm:04076] Signal: {signal}",
+        "[vm:04076] Signal code:  (-6)",
+        "[vm:04076] Failing at address: 0x5239",
+        *(f"[vm:04076] [{n:2}] /lib/libc.so.6(+0x3c050)[0x7f0000]" for n in range(40)),
+        "[vm:04076] *** End of error message ***",
+    ]
+
+
+ABORTED = report_of("Aborted (6)")
+CRASHED = report_of("Segmentation fault (11)")
+
+
+def test_an_uncaught_exception_of_cpp_is_the_cause() -> None:
+    for lines in (THROWN, [*THROWN, *ABORTED]):
+        seen = watch(rank1=["loading", *lines])
+        assert seen.explain(Failure(1, -6, "vm")) == (
+            "rank 1 on vm failed first: std::runtime_error: cannot open data.bin (killed by SIGABRT (Aborted))"
+        )
+        assert "cannot open data.bin (exit code 134)" in seen.explain(Failure(1, 134))
+        # It was not the exception that ended the process.
+        assert "killed by SIGKILL" in seen.explain(Failure(1, -9))
+
+
+def test_who_met_no_rank_in_cpp_because_it_failed_is_not_blamed() -> None:
+    echo = [
+        "terminate called after throwing an instance of 'rueda::ErrorOf<(rueda::ErrorCode)10>'",
+        "  what():  rank 1 ended before the world was formed",
+    ]
+    seen = watch(rank0=echo)
+    assert seen.first_cause([Failure(0, -6), Failure(1, 3)]).rank == 1
+    assert seen.first_cause([Failure(0, -6), Failure(2, 3)]).rank == 0
+
+
+def test_the_last_line_is_not_one_of_open_mpi() -> None:
+    words = ["[vm:12] disk is full", "[vm:12] [ 3] disk is full"]
+    for line in words:
+        assert watch(rank0=[line]).explain(Failure(0, 3)).endswith(f"last line of stderr: {line}")
+    seen = watch(rank0=["my last words", *CRASHED], rank1=CRASHED)
+    killed = "failed first: killed by SIGSEGV (Segmentation fault)"
+    assert seen.explain(Failure(0, -11)) == f"rank 0 {killed}; last line of stderr: my last words"
+    assert seen.explain(Failure(1, -11)) == f"rank 1 {killed}"
+
+
+def test_an_error_of_cpp_for_a_lost_rank_is_not_the_cause() -> None:
+    seen = FailureWatch()
+    lost = [*THROWN_FOR_LOSS, *ABORTED]
+    for lines in zip(lost, [*THROWN, *ABORTED], lost, strict=True):  # all at the same time
+        for rank, line in enumerate(lines):
+            seen.see(rank, line)
+    assert [seen.is_consequence(rank) for rank in range(3)] == [True, False, True]
+    assert seen.first_cause([Failure(0, -6), Failure(2, -6), Failure(1, -6)]).rank == 1
+    assert seen.raised_on_its_own() == 1
+
+
+def test_who_was_lost_is_blamed_where_only_errors_of_cpp_tell() -> None:
+    assert watch(rank0=[*THROWN_FOR_LOSS, *ABORTED]).explain(Failure(0, -6, "vm")) == (
+        "rank 1 on vm failed first: is gone: its process has ended "
+        "(noticed by rank 0 on vm: killed by SIGABRT (Aborted))"
+    )
+
+
 def test_use_after_the_ranks_own_shutdown_is_its_own_fault() -> None:
     seen = watch(rank0=[*TRACEBACK, "rueda.errors.ShutdownError: this rank has shut down"])
     assert not seen.is_consequence(0)

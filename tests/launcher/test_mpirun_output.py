@@ -139,6 +139,62 @@ def test_who_leaves_without_finalising_is_blamed_where_nobody_tells_of_another_c
     assert first_failure([Failure(1, 1), IMPROPER], watch, 1) == Failure(1, 1)
 
 
+THROWN_FOR_LOSS = [
+    "terminate called after throwing an instance of 'rueda::ErrorOf<(rueda::ErrorCode)7>'",
+    "  what():  'z' cannot complete: rank 1 (vm, pid 7) is gone: its process has ended",
+]
+THROWN = [
+    "terminate called after throwing an instance of 'std::runtime_error'",
+    "  what():  cannot open data.bin",
+]
+CRASHED = ["[vm:7] *** Process received signal ***", "[vm:7] Signal: Segmentation fault (11)"]
+OTHER = "Traceback (most recent call last):\nKeyError: 'x'".splitlines()
+
+
+@pytest.mark.parametrize(
+    ("rank_1", "rank_2", "found"),
+    [
+        (CRASHED, [], Failure(1, -11, "vm")),
+        (THROWN, [], Failure(1, -6, "vm")),
+        (CRASHED, OTHER, Failure(1, -11, "vm")),  # the lost rank, also if another has raised
+        ([], OTHER, Failure(2, -6, "vm")),
+        ([], CRASHED, Failure(0, -6, "vm")),  # perhaps because of the loss
+        (THROWN_FOR_LOSS, [], Failure(0, -6, "vm")),
+    ],
+)
+def test_whose_exception_of_cpp_came_of_a_lost_rank_is_not_blamed(
+    rank_1: list[str], rank_2: list[str], found: Failure
+) -> None:
+    watch = FailureWatch()
+    for rank, lines in enumerate((THROWN_FOR_LOSS, rank_1, rank_2)):
+        for line in lines:
+            watch.see(rank, line)
+    assert first_failure([Failure(0, -6, "vm")], watch, 134) == found
+
+
+def test_who_handles_the_loss_of_a_crashed_rank_is_not_blamed_for_it() -> None:
+    watch = FailureWatch()
+    for line in CRASHED:
+        watch.see(1, line)
+    assert first_failure([IMPROPER], watch, 1) == Failure(1, -11, "vm")
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_exceptions_of_cpp_are_found_wherever_the_output_is_cut(size: int) -> None:
+    output = RankOutput(3, None, prefix=True)
+    sorter = MpirunOutput(output, 3, b" ")
+    lines = zip(THROWN_FOR_LOSS, THROWN, THROWN_FOR_LOSS, strict=True)
+    written = "".join(
+        f"[1,{rank}]<stderr>: {line}\n" for both in lines for rank, line in enumerate(both)
+    ).encode()
+    for start in range(0, len(written), size):
+        sorter.write("stderr", written[start : start + size])
+    sorter.finish()
+    output.finish()
+    assert [output.watch.is_consequence(rank) for rank in range(3)] == [True, False, True]
+    assert "std::runtime_error: cannot open data.bin" in output.watch.explain(Failure(1, -6))
+
+
 ARRIVAL = """
 python3 -c "
 import os, socket

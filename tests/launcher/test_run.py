@@ -282,6 +282,108 @@ def test_who_quotes_the_traceback_of_another_rank_is_not_blamed(
     assert echo in ran.err
 
 
+# Rank 0 ends first, with what a program in C++ prints of an error that nobody catches.
+LOST_IN_CPP = """
+import resource
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def say(*lines):
+    print(*lines, sep="\\n", file=sys.stderr, flush=True)
+def report(name):
+    at = f"[vm:{os.getpid():05}]"
+    say(f"{at} *** Process received signal ***", f"{at} Signal: {name}", f"{at} Signal code:  (-6)",
+        f"{at} [ 0] /lib/x86_64-linux-gnu/libc.so.6(+0x3c050)[0x7f99b1a5a050]",
+        f"{at} *** End of error message ***")
+def await_end_of(rank):
+    pid = int(pathlib.Path(f"pid.{rank}").read_text())
+    deadline = time.monotonic() + 30
+    try:
+        while open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] not in "ZX":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+def lose(code, words):
+    wait_for("told", 1)
+    say(f"terminate called after throwing an instance of 'rueda::ErrorOf<(rueda::ErrorCode){code}>'",
+        f"  what():  the allreduce of 'z' cannot complete: rank 1 {words}")
+    report("Aborted (6)")
+    os.abort()
+"""
+GONE = 'lose(7, "(vm, pid 7) is gone: connection closed without good-bye")'
+THROWS = """
+    say("terminate called after throwing an instance of 'std::runtime_error'",
+        "  what():  cannot open data.bin")
+    report("Aborted (6)")
+"""
+
+
+@pytest.mark.parametrize(
+    ("says", "number", "code", "words"),
+    [
+        (THROWS, "SIGABRT", 134, r"std::runtime_error: cannot open data.bin \(killed by SIGABRT.*"),
+        ('report("Segmentation fault (11)")', "SIGSEGV", 139, r"killed by SIGSEGV \([^()]*\)"),
+    ],
+)
+def test_a_killed_rank_is_blamed_although_an_error_of_cpp_for_its_loss_ended_another_first(
+    rueda: Rueda,
+    any_launch: list[str],
+    script: Script,
+    says: str,
+    number: str,
+    code: int,
+    words: str,
+) -> None:
+    program = script(f"""{LOST_IN_CPP}
+if rank == 0:
+    {GONE}
+if rank == 1:
+    {says.strip()}
+    mark("told")
+    await_end_of(0)
+    os.kill(os.getpid(), signal.{number})
+time.sleep(60)
+""")
+    ran = rueda(*any_launch, "-np", "3", "python3", program)
+    assert re.fullmatch(rf"rueda: rank 1 on \S+ failed first: {words}", ran.last_line), ran.err
+    assert ran.code == code
+
+
+def test_an_exit_code_counts_although_an_error_of_cpp_for_its_loss_came_first(
+    rueda: Rueda, script: Script
+) -> None:
+    program = script(f"""{LOST_IN_CPP}
+if rank == 0:
+    lose(8, "has shut down")
+if rank == 1:
+    mark("told")
+    await_end_of(0)
+    os._exit(3)
+time.sleep(60)
+""")
+    ran = rueda("run", "--no-mpi", "-np", "3", "python3", program)
+    assert re.fullmatch(r"rueda: rank 1 on \S+ failed first: exit code 3", ran.last_line), ran.err
+    assert ran.code == 3
+
+
+def test_a_rank_that_has_left_is_named_although_its_exit_code_is_not_known(
+    rueda: Rueda, any_launch: list[str], script: Script
+) -> None:
+    program = script(f"""{LOST_IN_CPP}
+if rank == 0:
+    lose(8, "has shut down")
+if rank == 1:
+    mark("told")
+time.sleep(60)
+""")
+    ran = rueda(*any_launch, "-np", "3", "python3", program)
+    assert re.fullmatch(
+        r"rueda: rank 1 left first: it has shut down "
+        r"\(noticed by rank 0 on \S+: killed by SIGABRT \(Aborted\)\)",
+        ran.last_line,
+    ), ran.err
+    assert ran.code == 134
+
+
 def test_built_in_ranks_know_who_they_are(rueda: Rueda, script: Script) -> None:
     program = script("""
         names = "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE BOOTSTRAP".split()

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import builtins
+import re
 import traceback
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -73,6 +75,102 @@ def test_what_python_ignores_is_no_cause(ignored: str) -> None:
     assert read(ignored).text == ""
     assert read(HEAD + "ValueError: bad batch\n" + ignored).text == "ValueError: bad batch"
     assert read(ignored + HEAD + "ValueError: bad batch\n").text == "ValueError: bad batch"
+
+
+# What C++ prints of exceptions that nobody catches: with libstdc++ and with libc++.
+THROWN = "terminate called after throwing an instance of "
+CAUGHT_BY_NOBODY = [
+    (
+        f"{THROWN}'std::runtime_error'\n  what():  cannot open data.bin\n",
+        "std::runtime_error: cannot open data.bin",
+    ),
+    (
+        f"{THROWN}'rueda::ErrorOf<(rueda::ErrorCode)3>'\n  what():  'w' has 2 shapes\n",
+        "rueda::MismatchError: 'w' has 2 shapes",
+    ),
+    (
+        f"{THROWN}'rueda::ErrorOf<(rueda::ErrorCode)99>'\n  what():  new\n",
+        "rueda::ErrorOf<(rueda::ErrorCode)99>: new",
+    ),
+    (
+        f"{THROWN}'std::_Nested_exception<std::runtime_error>'\n  what():  step 3 failed\n",
+        "std::_Nested_exception<std::runtime_error>: step 3 failed",
+    ),
+    (
+        f"{THROWN}'c10::Error'\n  what():  no kernel image\nException raised from f at a.cpp:3:\n"
+        + "".join(f"frame #{n}: f() + 0x1 (0x2 in libc10.so)\n" for n in range(60)),
+        "c10::Error: no kernel image",
+    ),
+    (
+        f"{THROWN}'Bad'\n  what():  line 3:\nno such column\nsee the manual\n",
+        "Bad: line 3: no such column",
+    ),
+    (f"{THROWN}'Bad'\n  what():  \nno such column\n", "Bad: no such column"),
+    (f"{THROWN}'int'\nAborted\n", "uncaught exception of type 'int'"),
+    (
+        "libc++abi: terminating due to uncaught exception of type std::out_of_range: vector\n",
+        "std::out_of_range: vector",
+    ),
+    (
+        "libc++abi: terminating with uncaught exception of type "
+        "rueda::ErrorOf<(rueda::ErrorCode)6>: no answer: gave up\n",
+        "rueda::TimeoutError: no answer: gave up",
+    ),
+    ("libc++abi: terminating due to uncaught exception of type int\n", "uncaught exception of type 'int'"),
+    ("terminate called without an active exception\n", ""),
+    ("  what():  nothing was thrown\n", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("written", "text"), CAUGHT_BY_NOBODY)
+def test_uncaught_exceptions_of_cpp(written: str, text: str) -> None:
+    reader = read("loading\n" + written)
+    assert reader.text == text
+    assert reader.is_termination == bool(text)
+    assert not reader.is_consequence
+
+
+def test_the_numbers_of_errors_are_those_of_the_header() -> None:
+    header = (Path(__file__).parents[2] / "include" / "rueda" / "error.h").read_text()
+    listed = re.findall(r"^  (\w+),", header.partition("enum class ErrorCode")[2], re.M)
+    codes = listed[: listed.index("internal") + 1]
+    names = dict(re.findall(r"using (\w+) = ErrorOf<ErrorCode::(\w+)>", header))
+    assert len(names) == len(codes) - 1
+    for name, code in names.items():
+        thrown = f"{THROWN}'rueda::ErrorOf<(rueda::ErrorCode){codes.index(code)}>'\n  what():  x\n"
+        assert read(thrown).text == f"rueda::{name}: x"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        f"{THROWN}'rueda::ErrorOf<(rueda::ErrorCode)7>'\n"
+        "  what():  the allreduce of 'z' cannot complete: rank 1 (vm, pid 7) is gone\n",
+        f"{THROWN}'rueda::ErrorOf<(rueda::ErrorCode)8>'\n"
+        "  what():  the allreduce of 'z' cannot complete: rank 1 has shut down\n",
+        f"{THROWN}'rueda::ErrorOf<(rueda::ErrorCode)7>'\n",  # killed before the rest
+        f"{THROWN}'TrainingError'\n  what():  in step 3:\n'z' cannot complete: rank 1 has shut down\n",
+        "libc++abi: terminating due to uncaught exception of type "
+        "rueda::ErrorOf<(rueda::ErrorCode)7>: 'z' cannot complete: rank 1 (vm, pid 7) is gone\n",
+    ],
+)
+def test_uncaught_errors_of_cpp_for_a_lost_rank_are_consequences(written: str) -> None:
+    assert read(written).is_consequence
+
+
+def test_use_after_the_own_shutdown_in_cpp_is_no_consequence() -> None:
+    what = "  what():  this rank has shut down\n"
+    assert not read(f"{THROWN}'rueda::ErrorOf<(rueda::ErrorCode)8>'\n{what}").is_consequence
+
+
+def test_of_tracebacks_and_uncaught_exceptions_of_cpp_the_later_one_counts() -> None:
+    thrown = f"{THROWN}'Bad'\n  what():  disk\n"
+    assert read(HEAD + "ValueError: bad\n" + thrown).text == "Bad: disk"
+    assert read(HEAD + thrown).text == "Bad: disk"
+    assert read(thrown + HEAD + "CalledProcessError: died\n").text == "CalledProcessError: died"
+    fatal = 'Fatal Python error: Aborted\n\nCurrent thread 0x7f (most recent call first):\n  File "a.py", line 3 in f\n'
+    assert read(thrown + fatal).text == "Bad: disk"
+    assert read(thrown + "step\n" * 300).text == ""
 
 
 def test_a_later_traceback_replaces_an_earlier_one() -> None:
