@@ -282,9 +282,10 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     const std::lock_guard lock(mutex_);
     for (const Watched& watched : watched_) {
       if (watched.is_unreduced) {
-        throw InvalidArgumentError(text("'", watched.name,
-                                        "' was added with a gradient between synchronize() and "
-                                        "step(): add parameters before backward()"));
+        throw InvalidArgumentError(
+            text("'", watched.name,
+                 "' was added with a gradient between synchronize() and "
+                 "step(): call zero_grad() after that, and then backward()"));
       }
       if (is_hooked(watched) || !watched.parameter.grad().defined()) continue;
       throw InvalidArgumentError(
