@@ -79,14 +79,15 @@ def provide_home() -> None:
     others may write to.
     """
     home = Path(os.environ.get("HOME") or os.path.expanduser("~"))
-    by_others = stat.S_IWGRP | stat.S_IWOTH  # as in csrc/mpi/init_environment.cpp
-    if "HOME" not in os.environ and home.is_dir() and not home.stat().st_mode & by_others:
+    by_others = stat.S_IWGRP | stat.S_IWOTH
+    if "HOME" not in os.environ and home.is_dir() and not _may_write(by_others, home):
         os.environ["HOME"] = str(home)
 
 
-def _is_open_to_all(folder: str) -> bool:
+def _may_write(others: int, folder: str | Path) -> bool:
+    """As in csrc/mpi/init_environment.cpp. `others`: bits of the folder's mode."""
     try:
-        return bool(os.stat(folder).st_mode & stat.S_IWOTH)  # as in csrc/mpi/init_environment.cpp
+        return bool(os.stat(folder).st_mode & others)
     except OSError:
         return False
 
@@ -97,8 +98,9 @@ def changed_variables(job: Job | None = None) -> dict[str, str]:
     With HOME=/tmp, as in some containers, Open MPI would load what any user of the host has named there. The ranks get
     the user's own HOME; on several hosts mpirun cannot give each rank its own, and keeps it.
     """
-    is_here = job is None or (job.is_local and not is_batch_job())
-    return {"HOME": os.devnull} if is_here and _is_open_to_all(os.environ.get("HOME", "")) else {}
+    is_here = job is None or is_on_this_host(job)
+    is_open = _may_write(stat.S_IWOTH, os.environ.get("HOME", ""))
+    return {"HOME": os.devnull} if is_here and is_open else {}
 
 
 def inspect_mpirun(path: str, is_needed: bool = True) -> Mpirun:
@@ -138,6 +140,11 @@ def _why_no_version(path: str, code: int, text: str, is_needed: bool) -> str:
 def is_batch_job() -> bool:
     """Whether a batch system has granted hosts, which mpirun uses by default."""
     return any(name in os.environ for name in _BATCH_SYSTEMS)
+
+
+def is_on_this_host(job: Job) -> bool:
+    """Whether mpirun starts all of the job's ranks here."""
+    return job.is_local and not is_batch_job()
 
 
 def _needs_oversubscription(job: Job, options: MpirunOptions) -> bool:

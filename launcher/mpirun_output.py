@@ -50,13 +50,11 @@ def first_failure(failures: Sequence[Failure], watch: FailureWatch, code: int) -
     is_unfinalised = first.manner == _UNFINALISED
     if watch.is_consequence(first.rank) or is_unfinalised:
         culprit = _culprit(first, watch)
-        told = None if culprit is None else watch.told_status(culprit)
-        if culprit is not None and told is not None:
-            return replace(first, rank=culprit, status=told, manner="")
-        if culprit is not None and is_unfinalised:
-            return replace(first, rank=culprit, status=code, manner="")
         if culprit is not None:
-            return replace(first, rank=culprit)
+            told = watch.told_status(culprit)
+            if told is None and not is_unfinalised:
+                return replace(first, rank=culprit)
+            return replace(first, rank=culprit, status=code if told is None else told, manner="")
     return replace(first, status=code) if first.manner else first
 
 

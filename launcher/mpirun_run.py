@@ -16,7 +16,7 @@ from .environment import without_identity
 from .errors import LaunchError
 from .failure import Failure
 from .job import Job
-from .mpirun import changed_variables, is_batch_job
+from .mpirun import changed_variables, is_on_this_host
 from .mpirun_ends import RankEnds
 from .mpirun_output import MpirunOutput, first_failure
 from .orphans import INTERVAL, OrphanWatch
@@ -49,7 +49,7 @@ class MpirunRun(SupervisedRun):
         self._argv = argv
         self._changed_variables = changed_variables(job)
         self._recovers = job.recovers
-        self._only_host = "" if is_batch_job() or not job.is_local else socket.gethostname()
+        self._only_host = socket.gethostname() if is_on_this_host(job) else ""
         self._ranks = job.ranks
         self._ranks_here = job.ranks if self._only_host else 0
         self._separator = separator

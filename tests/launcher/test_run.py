@@ -309,6 +309,13 @@ def lose(code, words):
     report("Aborted (6)")
     os.abort()
 """
+# Rank 0 ends with an error that says that rank 1 has left, before rank 1 does what follows.
+LEFT_IN_CPP = f"""{LOST_IN_CPP}
+if rank == 0:
+    lose(8, "has shut down")
+if rank == 1:
+    mark("told")
+"""
 GONE = 'lose(7, "(vm, pid 7) is gone: connection closed without good-bye")'
 THROWS = """
     say("terminate called after throwing an instance of 'std::runtime_error'",
@@ -351,11 +358,8 @@ time.sleep(60)
 def test_an_exit_code_counts_although_an_error_of_cpp_for_its_loss_came_first(
     rueda: Rueda, script: Script
 ) -> None:
-    program = script(f"""{LOST_IN_CPP}
-if rank == 0:
-    lose(8, "has shut down")
+    program = script(f"""{LEFT_IN_CPP}
 if rank == 1:
-    mark("told")
     await_end_of(0)
     os._exit(3)
 time.sleep(60)
@@ -368,13 +372,7 @@ time.sleep(60)
 def test_a_rank_that_has_left_is_named_although_its_exit_code_is_not_known(
     rueda: Rueda, any_launch: list[str], script: Script
 ) -> None:
-    program = script(f"""{LOST_IN_CPP}
-if rank == 0:
-    lose(8, "has shut down")
-if rank == 1:
-    mark("told")
-time.sleep(60)
-""")
+    program = script(LEFT_IN_CPP + "time.sleep(60)")
     ran = rueda(*any_launch, "-np", "3", "python3", program)
     assert re.fullmatch(
         r"rueda: rank 1 left first: it has shut down "

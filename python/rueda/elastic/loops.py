@@ -73,13 +73,11 @@ class Position:
     """What ranks tell each other of where they are.
 
     ``has_passed``: whether it has passed over earlier loops. ``problem``: why it cannot go on with the others.
-    ``has_results``: whether an earlier call returned any.
     """
 
     loop: Loop
     has_passed: bool = False
     problem: str = ""
-    has_results: bool = False
 
 
 @dataclass(frozen=True)
@@ -249,7 +247,7 @@ def position(loop: Loop | None, parts: Sequence[Any]) -> Position:
             f"type {type(lacking[0]).__name__}, which this one does not share, so that it cannot get the others': "
             f"share it in every loop, or delete it if it is not needed any more, {_ADVICE}"
         )
-    return Position(loop, record.has_passed, problem, record.has_results)
+    return Position(loop, record.has_passed, problem)
 
 
 def ranks_behind(positions: Sequence[Position], members: Sequence[int]) -> tuple[set[int], int]:

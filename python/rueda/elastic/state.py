@@ -192,11 +192,12 @@ class State:
         own = (self._names, self._has_state, self._commits, lacks)
         told = allgather_object((own, position(None, self._parts())), "elastic.commits")
         every = [each for each, _ in told]
+        positions = [where for _, where in told]
         # Those ahead may share another State in the next call, which none of them has the others' of yet.
         members = [n for n, (_, has, _, is_newcomer) in enumerate(every) if has or not is_newcomer]
-        behind, ahead = ranks_behind([where for _, where in told], members)
+        behind, ahead = ranks_behind(positions, members)
         if behind:
-            result, unfit = result_for([where for _, where in told], behind, ahead)
+            result, unfit = result_for(positions, behind, ahead)
             is_behind = rank() in behind
             if unfit:
                 self._go_on_without(unfit)
@@ -205,7 +206,7 @@ class State:
             self.sync()
             return
         sources = _sources_of(every)
-        unfit = displaced([where for _, where in told], sources[0])
+        unfit = displaced(positions, sources[0])
         unfit = unfit or self._misfits([names for names, *_ in every], sources[0])
         if unfit:
             if not any(has for _, has, *_ in every):
