@@ -39,11 +39,12 @@ void PersistentLife::begin() {
 void PersistentLife::end(const Status& status) {
   if (!std::exchange(to_be_waited_for_, false) || !counters_) return;
   (status.ok() ? counters_->completed : counters_->failed).add(1);
-  runtime_->flight_recorder().end(std::exchange(run_, 0), status);
-  const auto from = std::exchange(drawn_from_, std::nullopt);
-  if (!from || !status.ok()) return;
+  if (run_ != 0) runtime_->flight_recorder().end(std::exchange(run_, 0), status);
+  if (!drawn_from_) return;
+  const Time from = *std::exchange(drawn_from_, std::nullopt);
+  if (!status.ok()) return;
   draw([&](TimelineWriter& writer, const Request& run) {
-    writer.ended(set_id_, run, *from, Clock::now(), {});
+    writer.ended(set_id_, run, from, Clock::now(), {});
   });
 }
 

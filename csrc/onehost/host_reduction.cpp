@@ -160,26 +160,26 @@ HostCollective::Work HostReduction::work() {
 
 // This rank's own part is read from the tensor: its copy is moving to other ranks' caches.
 void HostReduction::combine_copies(bool in_lines) {
-  copies_.reserve(static_cast<std::size_t>(channel_.size()));
+  copies_.resize(static_cast<std::size_t>(channel_.size()));
   std::int64_t before = 0;
   for (std::size_t i = 0; i < tensors_.pieces().size(); ++i) {
     const Piece& piece = tensors_.pieces()[i];
     const ElementRange part = tensors_.own_part(i);
     std::byte* const target = tensors_.own_output(i, part.first);
     if (target != nullptr && part.count > 0) {
-      copies_.clear();
+      const std::size_t offset = tensors_.bytes_of(before + part.first);
+      std::size_t found = 0;
       for (int member = 0; member < channel_.size(); ++member) {
         if (member == channel_.rank()) {
           const std::byte* own = piece.input;
-          if (own != nullptr) copies_.push_back(own + tensors_.bytes_of(part.first));
-          continue;
+          if (own != nullptr) copies_[found++] = own + tensors_.bytes_of(part.first);
+        } else if (in_lines) {
+          copies_[found++] = channel_.memory().line_of(member) + offset;
+        } else if (place_of_copy(member) != Place::nothing) {
+          copies_[found++] = channel_.memory().slot_of(member) + offset;
         }
-        if (!in_lines && place_of_copy(member) == Place::nothing) continue;
-        copies_.push_back(
-            (in_lines ? channel_.memory().line_of(member) : channel_.memory().slot_of(member)) +
-            tensors_.bytes_of(before + part.first));
       }
-      combiner_({&target, 1}, copies_, part.count, Stores::cached);
+      combiner_({&target, 1}, {copies_.data(), found}, part.count, Stores::cached);
       traffic_.combined += static_cast<std::int64_t>(tensors_.bytes_of(part.count));
     }
     before += piece.count;

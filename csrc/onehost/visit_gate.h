@@ -30,6 +30,7 @@ class VisitGate {
   [[nodiscard]] bool close();
 
  private:
+  void set_inside(bool inside);
   [[nodiscard]] bool is_closed() const;
 
   const bool fences_for_others_;
@@ -40,15 +41,22 @@ class VisitGate {
 // Inline, since a visit may take only nanoseconds.
 
 inline bool VisitGate::enter() {
-  is_inside_.store(true,
-                   fences_for_others_ ? std::memory_order_relaxed : std::memory_order_seq_cst);
+  set_inside(true);
   return !is_closed() || !leave();
 }
 
 inline bool VisitGate::leave() {
-  is_inside_.store(false,
-                   fences_for_others_ ? std::memory_order_release : std::memory_order_seq_cst);
+  set_inside(false);
   return is_closed();
+}
+
+// With branches, since an order that is only known at run time becomes the strongest one.
+inline void VisitGate::set_inside(bool inside) {
+  if (fences_for_others_) {
+    is_inside_.store(inside, std::memory_order_release);
+  } else {
+    is_inside_.store(inside, std::memory_order_seq_cst);
+  }
 }
 
 // If closers make this thread fence, ordering its own instructions is enough.
