@@ -129,6 +129,7 @@ tell()
 
 
 def test_loops_inside_of_a_function_are_counted_anew_when_it_is_run(tmp_path: Path) -> None:
+    """They leave a newcomer to the function's commits."""
     program = (
         COMMON
         + STEPS
@@ -138,7 +139,7 @@ state = rueda.elastic.State(model=model, optimizer=optimizer, epoch=0)
 @rueda.elastic.run
 def body(state):
     while state.epoch < 4:
-        for step in rueda.elastic.steps(2, every=1000):
+        for step in rueda.elastic.steps(2):
             with step:
                 assert len(set(rueda.allgather_object(state.epoch, "epochs"))) == 1
         meet(state.epoch, 1)
@@ -251,6 +252,15 @@ def test_ranks_that_begin_with_other_loops_are_told() -> None:
             assert ", and rank 0 in loop 1 (line" in how.output, job.outputs()
 
 
+def test_ranks_that_begin_with_another_kind_of_loop_are_told() -> None:
+    program = COMMON + STEPS + SECOND + RUN + "(train if number else first)(0)"
+    with ElasticJob(program, 2) as job:
+        for how in job.ended().values():
+            assert how.returncode == 1, job.outputs()
+            assert "every rank must run the same elastic loops" in how.output, job.outputs()
+            assert "ranks are in loop 1 (" in how.output, job.outputs()
+
+
 @pytest.mark.parametrize(("total", "every"), [(5, 1), (4, 3)])
 def test_ranks_with_another_number_of_steps_are_told(
     total: int, every: int, tmp_path: Path
@@ -268,12 +278,8 @@ def test_ranks_with_another_number_of_steps_are_told(
             assert why.format(1) in how.output, job.outputs()
 
 
-@pytest.mark.parametrize("behind", [0, 2])
-def test_a_rank_that_has_not_heard_that_a_loop_is_over_follows_the_others(behind: int) -> None:
-    """One is lost after the last step, when some know already that all have finished it."""
-    program = (
-        COMMON
-        + f"""
+# Process 1 is lost when it has left the first loop's end, of which process BEHIND has not heard.
+END_OF_STEPS = """
 from rueda.elastic import stepping
 
 def wait(barrier=stepping.barrier, **options):
@@ -281,20 +287,77 @@ def wait(barrier=stepping.barrier, **options):
     if number == 1:
         time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGKILL)
-    if number == {behind} and rueda.size() == 3:
+    if str(number) == os.environ["BEHIND"] and rueda.size() == 3:
         while not rueda._native.is_world_over(1.0):
             pass
         raise rueda.PeerLostError("rank 1 is gone", 1)
 
 stepping.barrier = wait
 """
-        + STEPS
-        + "train(0)\ntrain(3)\ntell()"
-    )
-    with ElasticJob(program, 3) as job:
+# Epoch 0 is trained with one kind of loop, and epoch 3 with another: one, SECOND, other, IN_TURN.
+SECOND = "first = train\n"
+IN_TURN = """
+second = train
+def train(epoch):
+    (second if epoch else first)(epoch)
+"""
+
+
+def ends_of_two_loops(loops: str, behind: int) -> tuple[dict[int, Ended], str]:
+    program = COMMON + END_OF_STEPS + loops + "train(0)\ntrain(3)\ntell()"
+    with ElasticJob(program, 3, BEHIND=str(behind)) as job:
         ended = job.ended()
         assert ended.pop(1).returncode == -signal.SIGKILL, job.outputs()
-        assert_all_have(4004, ended, job.outputs())
+        return ended, job.outputs()
+
+
+@pytest.mark.parametrize("behind", [0, 2])
+def test_a_rank_that_has_not_heard_that_a_loop_is_over_follows_the_others(behind: int) -> None:
+    """One is lost after the last step, when some know already that all have finished it."""
+    ended, outputs = ends_of_two_loops(STEPS, behind)
+    assert_all_have(4004, ended, outputs)
+
+
+@pytest.mark.parametrize("behind", [0, 2])
+def test_a_call_follows_steps_of_whose_end_a_rank_has_not_heard(behind: int) -> None:
+    ended, outputs = ends_of_two_loops(STEPS + SECOND + RUN + IN_TURN, behind)
+    assert_all_have(4004, ended, outputs)
+
+
+STEPS_IN_A_CALL = """
+state = rueda.elastic.State(model=model, optimizer=optimizer)
+
+@rueda.elastic.run
+def body(state, epoch):
+    for step in rueda.elastic.steps(4, model, optimizer):
+        with step:
+            act(epoch, step.number)
+
+def train(epoch):
+    body(state, epoch)
+"""
+
+
+@pytest.mark.parametrize("follows", ["", SECOND + STEPS + IN_TURN], ids=["a call", "steps"])
+@pytest.mark.parametrize("behind", [0, 2])
+def test_a_call_has_ended_with_steps_of_whose_end_a_rank_has_not_heard(
+    behind: int, follows: str
+) -> None:
+    ended, outputs = ends_of_two_loops(STEPS_IN_A_CALL + follows, behind)
+    assert_all_have(4004, ended, outputs)
+    assert "has ended on the other ranks" in ended[behind].output, outputs
+
+
+@pytest.mark.parametrize("behind", [0, 2])
+def test_a_call_begins_anew_for_a_rank_that_was_in_steps_of_it(behind: int) -> None:
+    """Those that have left the steps go back to the last commit, and so does the rank that has not."""
+    begins = """    print("begins", epoch, model.weight.item(), flush=True)\n"""
+    loop = STEPS_IN_A_CALL.replace("    for step in", begins + "    for step in")
+    loop = loop.replace("\ndef train", "    rueda.barrier()\n\ndef train")
+    ended, outputs = ends_of_two_loops(loop, behind)
+    assert_all_have(4004, ended, outputs)
+    for each in ended.values():
+        assert each.output.count("begins 0 0.0\n") == 2, outputs
 
 
 @pytest.mark.parametrize("loop", [STEPS, RUN], ids=["steps", "run"])
@@ -326,9 +389,10 @@ def with_a_loss(state):
 TWO_CALLS = """
 train(0)
 if number == 1:
-    while not os.path.exists(behind):
+    while not (os.path.exists(behind) and os.path.exists(behind + ".others")):
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
+open(behind + ".others", "w").close()
 train(3)
 tell()
 """
@@ -360,6 +424,16 @@ def test_a_rank_for_which_a_call_has_not_ended_at_a_loss_meets_the_others(
     loop = RUN.replace("    state.batch = 0\n", doubled)
     ended, outputs = ends_of_two_calls(with_a_state(anew, loop), behind, tmp_path)
     assert_all_have(2 * (2 * 4 + 4000), ended, outputs)
+    assert "has ended on the other ranks" in ended[behind].output, outputs
+
+
+@pytest.mark.parametrize("behind", [0, 2])
+def test_steps_follow_a_call_that_has_not_ended_at_a_loss(behind: int, tmp_path: Path) -> None:
+    """Even where the lowest rank lacks what the others have done after the last commit."""
+    doubled = "    state.batch = 0\n    with torch.no_grad():\n        model.weight.mul_(2)\n"
+    loop = with_a_state(False, RUN.replace("    state.batch = 0\n", doubled))
+    ended, outputs = ends_of_two_calls(loop + SECOND + STEPS + IN_TURN, behind, tmp_path)
+    assert_all_have(2 * 4 + 4000, ended, outputs)
     assert "has ended on the other ranks" in ended[behind].output, outputs
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import pickle
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,13 +16,13 @@ from typing import Any
 from rueda.attendance import leave
 from rueda.elastic.shared_state import uncovered
 from rueda.errors import InvalidArgumentError
-from rueda.lifecycle import first_world_number, rank, tell_failure
-from rueda.objects import allgather_object, broadcast_object
+from rueda.lifecycle import first_world_number, tell_failure
 from rueda.pickling import dumps, dumps_by_cloudpickle
 from rueda.process_sets import arrival
 from rueda.recovery import can_recover
 
 __all__ = [
+    "ADVICE",
     "RUN",
     "STEPS",
     "Loop",
@@ -31,17 +30,14 @@ __all__ = [
     "await_in",
     "begin_loop",
     "current_place",
-    "displaced",
     "fall_behind",
     "forget_awaited",
-    "has_fallen_behind",
     "inside",
+    "last_result",
     "note_arrival",
     "note_result",
     "passes_over",
     "position",
-    "ranks_behind",
-    "result_for",
 ]
 
 _log = logging.getLogger("rueda")
@@ -49,7 +45,7 @@ _log = logging.getLogger("rueda")
 STEPS = "rueda.elastic.steps()"
 RUN = "a function with @rueda.elastic.run"
 
-_ADVICE = "see 'More than one loop' in docs/reliability.md"
+ADVICE = "see 'More than one loop' in docs/reliability.md"
 
 
 @dataclass(frozen=True)
@@ -67,15 +63,24 @@ class Loop:
     def __str__(self) -> str:
         return f"loop {_shown(self.number)} ({self.where})"
 
+    @property
+    def is_in_call(self) -> bool:
+        """Whether it is a call of a function, or a part of one."""
+        return self.call == RUN or len(self.number) > 1
+
 
 @dataclass(frozen=True)
 class Position:
     """What ranks tell each other of where they are.
 
+    ``is_member``: whether the rank has the state, or is neither a newcomer nor one that has fallen behind.
+    ``is_interrupted``: whether a loss has brought it here from within steps().
     ``has_passed``: whether it has passed over earlier loops. ``problem``: why it cannot go on with the others.
     """
 
     loop: Loop
+    is_member: bool
+    is_interrupted: bool = False
     has_passed: bool = False
     problem: str = ""
 
@@ -93,7 +98,7 @@ class _Awaited:
             return self.call
         return (
             f"{self.call}, in loop {_shown(self.number)} of the script (a newcomer passes over the loops before it, "
-            f"but not over collectives between them: {_ADVICE})"
+            f"but not over collectives between them: {ADVICE})"
         )
 
 
@@ -166,6 +171,11 @@ def _pickled(result: object) -> bytes | str:
         return f"{type(error).__name__}: {error}"
 
 
+def last_result() -> bytes | str:
+    """What the last call has returned: pickled, or why it cannot be. Empty if all ranks have begun another loop."""
+    return _now().result
+
+
 def current_place(loop: Loop | None = None) -> str:
     """What newcomers are told of where the others wait: in ``loop``, by default in the last, if any has begun."""
     record = _now()
@@ -211,7 +221,7 @@ def passes_over(loop: Loop, parts: Sequence[Any]) -> bool:
         record.problem = (
             f"this process has joined a running job in loop {_shown(awaited.number)} of the script, and cannot pass "
             f"over {loop}, since a function with @rueda.elastic.run has returned a value before: keep that in the "
-            f"State and return nothing, {_ADVICE}"
+            f"State and return nothing, {ADVICE}"
         )
     if (loop.call, len(loop.number)) != (awaited.call, len(awaited.number)):
         _refuse(record.problem or _difference_of(loop, awaited))
@@ -222,7 +232,7 @@ def _difference_of(loop: Loop, awaited: _Awaited) -> str:
     return (
         f"this process has joined a running job, whose ranks wait for it in loop {_shown(awaited.number)} of the "
         f"script, {awaited.call}, and has come to {loop}, {loop.call}: every rank must run the same elastic loops in "
-        f"the same order, {_ADVICE}"
+        f"the same order, {ADVICE}"
     )
 
 
@@ -235,7 +245,14 @@ def _refuse(why: str) -> None:
     raise error
 
 
-def position(loop: Loop | None, parts: Sequence[Any]) -> Position:
+def position(
+    loop: Loop | None,
+    parts: Sequence[Any],
+    *,
+    has_state: bool,
+    is_newcomer: bool,
+    is_interrupted: bool = False,
+) -> Position:
     """Where this process is, to be told; ``loop``: by default the last; ``parts``: what its ranks share."""
     record = _now()
     loop = loop or record.last or Loop("", (0,), "no loop")
@@ -245,80 +262,15 @@ def position(loop: Loop | None, parts: Sequence[Any]) -> Position:
         problem = (
             f"this process has joined a running job in {loop}, and has passed over a loop that shares an object of "
             f"type {type(lacking[0]).__name__}, which this one does not share, so that it cannot get the others': "
-            f"share it in every loop, or delete it if it is not needed any more, {_ADVICE}"
+            f"share it in every loop, or delete it if it is not needed any more, {ADVICE}"
         )
-    return Position(loop, record.has_passed, problem)
-
-
-def ranks_behind(positions: Sequence[Position], members: Sequence[int]) -> tuple[set[int], int]:
-    """The ranks for which a call has not ended that others have left for the next, and the first of these others.
-
-    One was lost just when the call ended. The ranks behind have committed as often as the others, and nothing that all
-    do together was left to do. ``members``: the ranks that are no newcomers, or have the state.
-    """
-    furthest = max((positions[number].loop.number[0] for number in members), default=0)
-    behind = {
-        number
-        for number, each in enumerate(positions)
-        if each.loop.call == RUN and each.loop.number[0] == furthest - 1 and not each.problem
-    }
-    ahead = [number for number in members if positions[number].loop.number[0] == furthest]
-    return behind, min(ahead, default=0)
-
-
-def result_for(
-    positions: Sequence[Position], behind: set[int], ahead: int
-) -> tuple[object, dict[int, str]]:
-    """What the call that the ranks ``behind`` are still in has returned on rank ``ahead``; collective over the world.
-
-    It is None on other ranks. Also why those of them which cannot have it cannot go on.
-    """
-    result: object = None
-    try:
-        pickled = broadcast_object(_now().result, ahead, "elastic.result")
-    except InvalidArgumentError as error:  # on all ranks: one has no memory for it
-        pickled = str(error)
-    problem = pickled if isinstance(pickled, str) else ""
-    if rank() in behind and not problem:
-        try:
-            result = pickle.loads(pickled)
-        except Exception as error:  # the object's own code
-            problem = f"{type(error).__name__}: {error}"
-    problems = allgather_object(problem, "elastic.result.problem")
-    return result, {
-        number: (
-            f"rank {number} is in {positions[number].loop}, which has ended on the others when a rank was lost, and "
-            f"what it has returned there cannot be sent: {problems[number]}; keep results in the State and return "
-            f"nothing, {_ADVICE}"
-        )
-        for number in behind
-        if problems[number]
-    }
-
-
-def displaced(positions: Sequence[Position], source: int) -> dict[int, str]:
-    """The ranks that are not where rank ``source`` is, and why they cannot go on with it."""
-    right = positions[source].loop
-    reasons = {}
-    for other, its in enumerate(positions):
-        if its.problem:
-            reasons[other] = f"rank {other}: {its.problem}"
-        elif its.loop.number != right.number or (its.has_passed and its.loop.where != right.where):
-            reasons[other] = (
-                f"rank {other} is in {its.loop}, and rank {source} in {right}: every rank must run the same elastic "
-                f"loops in the same order, {_ADVICE}"
-            )
-    return reasons
+    is_member = has_state or not (is_newcomer or record.has_fallen_behind)
+    return Position(loop, is_member, is_interrupted, record.has_passed, problem)
 
 
 def fall_behind() -> None:
     """Notes that this process lacks what the others have done at the end of a call that it has left before."""
     _now().has_fallen_behind = True
-
-
-def has_fallen_behind() -> bool:
-    """Whether that is so, and this process has not met the others since."""
-    return _now().has_fallen_behind
 
 
 def note_arrival() -> None:

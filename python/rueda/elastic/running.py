@@ -9,8 +9,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from rueda.elastic.changes import change
 from rueda.elastic.loops import RUN, begin_loop, current_place, inside, note_result, passes_over
+from rueda.elastic.meeting import CallIsOver
 from rueda.elastic.rerun import begun_anew, recurs
-from rueda.elastic.state import CallIsOver, ChangeWanted
+from rueda.elastic.state import ChangeWanted
 from rueda.errors import RuedaError, error_in
 from rueda.recovery import can_recover, recover
 

@@ -9,22 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from rueda.elastic.changes import part_with, wanted
 from rueda.elastic.joining import came_late
-from rueda.elastic.loops import (
-    displaced,
-    fall_behind,
-    has_fallen_behind,
-    note_arrival,
-    position,
-    ranks_behind,
-    result_for,
-)
+from rueda.elastic.loops import fall_behind, note_arrival, position
+from rueda.elastic.meeting import displaced, meet
 from rueda.elastic.question import Question
 from rueda.elastic.shared_state import SharedState, misfits, strays_of
-from rueda.errors import InitializationError, InvalidArgumentError, RuedaError
+from rueda.errors import InvalidArgumentError, RuedaError
 from rueda.lifecycle import rank
-from rueda.objects import allgather_object, broadcast_object
+from rueda.objects import broadcast_object
 
-__all__ = ["CallIsOver", "ChangeWanted", "State", "StateIsLost", "state_is_lost"]
+__all__ = ["ChangeWanted", "State"]
 
 _WHY = "processes wait to join, or are to leave"
 
@@ -37,31 +30,6 @@ class ChangeWanted(Exception):
         >>> issubclass(rueda.elastic.ChangeWanted, rueda.RuedaError)
         False
     """
-
-
-class CallIsOver(BaseException):
-    """The others have left the call that this rank is in: raised by sync(), caught by :func:`rueda.elastic.run`.
-
-    ``result``: what the call has returned there.
-    """
-
-    def __init__(self, result: object) -> None:
-        super().__init__(result)
-        self.result = result
-
-
-class StateIsLost(InitializationError):
-    """No rank with the training's state is left, and no other world can bring it back."""
-
-    recurs = True
-
-
-def state_is_lost() -> StateIsLost:
-    """The error if only newcomers without the state are left."""
-    return StateIsLost(
-        "all ranks that had the training's state were lost before the remaining ranks received it: start the job "
-        "again, from its last checkpoint if it writes any"
-    )
 
 
 class State:
@@ -188,30 +156,24 @@ class State:
         """
         if self._is_newcomer is None:
             self._is_newcomer = came_late()
-        lacks = self._is_newcomer or has_fallen_behind()
-        own = (self._names, self._has_state, self._commits, lacks)
-        told = allgather_object((own, position(None, self._parts())), "elastic.commits")
-        every = [each for each, _ in told]
-        positions = [where for _, where in told]
+        own = (self._names, self._has_state, self._commits)
+        where = position(
+            None, self._parts(), has_state=self._has_state, is_newcomer=self._is_newcomer
+        )
+        meeting = meet(own, where)
         # Those ahead may share another State in the next call, which none of them has the others' of yet.
-        members = [n for n, (_, has, _, is_newcomer) in enumerate(every) if has or not is_newcomer]
-        behind, ahead = ranks_behind(positions, members)
-        if behind:
-            result, unfit = result_for(positions, behind, ahead)
-            is_behind = rank() in behind
-            if unfit:
-                self._go_on_without(unfit)
-            if is_behind:
-                raise CallIsOver(result)
+        if meeting.settle(self.on_reset):
             self.sync()
             return
-        sources = _sources_of(every)
-        unfit = displaced(positions, sources[0])
-        unfit = unfit or self._misfits([names for names, *_ in every], sources[0])
+        every: list[tuple[list[str], bool, int]] = meeting.told
+        sources = _sources_of(every) or meeting.first_members
+        unfit = displaced(meeting.positions, sources[0])
+        unfit = unfit or self._misfits([names for names, _, _ in every], sources[0])
         if unfit:
-            if not any(has for _, has, *_ in every):
+            if not any(has for _, has, _ in every):
                 raise InvalidArgumentError(next(iter(unfit.values())))
-            self._go_on_without(unfit)
+            part_with(unfit)
+            self.on_reset()
             self.sync()
             return
         for shared in self._of_torch():
@@ -232,10 +194,6 @@ class State:
         """The others may have changed more since the last commit: theirs is taken in the next call, by any State."""
         self._has_state, self._is_newcomer = False, True
         fall_behind()
-
-    def _go_on_without(self, unfit: dict[int, str]) -> None:
-        part_with(unfit)
-        self.on_reset()
 
     def _misfits(self, names: list[list[str]], source: int) -> dict[int, str]:
         """Like misfits(); ``names``: for each rank, the names of its values."""
@@ -269,18 +227,10 @@ class State:
         return self._shared
 
 
-def _sources_of(every: list[tuple[list[str], bool, int, bool]]) -> list[int]:
-    """The ranks with the newest state."""
-    most = max((commits for _, has, commits, _ in every if has), default=-1)
-    sources = [
-        number for number, (_, has, commits, _) in enumerate(every) if has and commits == most
-    ]
-    if sources:
-        return sources
-    sources = [number for number, (*_, is_newcomer) in enumerate(every) if not is_newcomer][:1]
-    if not sources:
-        raise state_is_lost()
-    return sources
+def _sources_of(every: list[tuple[list[str], bool, int]]) -> list[int]:
+    """The ranks with the newest state, if any has one; ``every``: what they have told."""
+    most = max((commits for _, has, commits in every if has), default=-1)
+    return [number for number, (_, has, commits) in enumerate(every) if has and commits == most]
 
 
 def _load(part: Any, content: Any) -> None:

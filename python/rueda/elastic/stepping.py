@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -19,15 +18,14 @@ from rueda.elastic.loops import (
     Position,
     begin_loop,
     current_place,
-    displaced,
     note_arrival,
     passes_over,
     position,
 )
+from rueda.elastic.meeting import Meeting, displaced, meet, state_is_lost
 from rueda.elastic.question import Question
 from rueda.elastic.shared_state import SharedState, misfits
 from rueda.errors import (
-    InitializationError,
     InvalidArgumentError,
     PeerLostError,
     RuedaError,
@@ -36,7 +34,6 @@ from rueda.errors import (
     note_other_world,
 )
 from rueda.exchanges import barrier
-from rueda.objects import allgather_object
 from rueda.recovery import can_recover, is_loss, recover
 
 __all__ = ["Step", "steps"]
@@ -127,7 +124,8 @@ def steps(
 
     Collective over the world; a newcomer must call it after its :func:`rueda.init` without any collective in between,
     which would raise :class:`rueda.InvalidArgumentError` there. A script may have several such loops, for example one
-    for each epoch: on a newcomer those before the others' loop yield nothing.
+    for each epoch: on a newcomer those before the others' loop yield nothing. Within a function with
+    :func:`rueda.elastic.run`, newcomers are admitted at its commits only.
 
     Raises :class:`rueda.PeerLostError` if this rank must stop, see :func:`rueda.recover`;
     :class:`rueda.InvalidArgumentError` if the ranks' states, ``total`` or ``every`` do not match, or if they are in
@@ -171,28 +169,17 @@ def _place_of(frame: FrameType) -> str:
     return f"line {frame.f_lineno} of {frame.f_code.co_name}"
 
 
-@dataclass(frozen=True)
-class _Facts:
-    """What must be the same on all ranks."""
-
-    position: Position
-    total: int
-    every: int
-
-    def __str__(self) -> str:
-        return f"steps({self.total}, ..., every={self.every})"
-
-
-def _unlike(facts: Sequence[_Facts], source: int) -> dict[int, str]:
+def _unlike(meeting: Meeting, source: int) -> dict[int, str]:
     """The ranks that are in another loop than rank ``source``, or in one of other steps, and what differs."""
-    right = facts[source]
+    length = [(total, every) for *_, total, every in meeting.told]
     others = {
-        rank: f"{its} on rank {rank}, and {right} on rank {source}: both must be the same on every rank, whatever "
-        "rueda.size() is there"
-        for rank, its in enumerate(facts)
-        if (its.total, its.every) != (right.total, right.every)
+        rank: f"steps({total}, ..., every={every}) on rank {rank}, and steps({length[source][0]}, ..., "
+        f"every={length[source][1]}) on rank {source}: both must be the same on every rank, whatever rueda.size() is "
+        "there"
+        for rank, (total, every) in enumerate(length)
+        if (total, every) != length[source]
     }
-    return displaced([its.position for its in facts], source) or others
+    return displaced(meeting.positions, source) or others
 
 
 class _Course:
@@ -215,6 +202,7 @@ class _Course:
         self._total = total
         self._every = every
         self._begin = begin
+        self._lets_in = not loop.is_in_call  # newcomers; else they come in at the call's commits
         self._question = Question(4)
         self._must_ask = False  # in this step
         self._looked_at = -1  # the step before which it last checked for newcomers
@@ -237,14 +225,15 @@ class _Course:
     def prepare(self) -> bool:
         """Admits newcomers. False if a rank was lost meanwhile."""
         try:
-            if self._looked_at != self.number and self.number % self._every == 0:
+            is_new = self._looked_at != self.number
+            if self._lets_in and is_new and self.number % self._every == 0:
                 self._looked_at = self.number
                 self._let_in()
         except _LOSSES as error:
             self._recover(error, self.number)
             return False
         following = self.number + 1
-        self._must_ask = following % self._every == 0 and following < self._total
+        self._must_ask = self._lets_in and following % self._every == 0 and following < self._total
         self._state.begin_step(self._ask_ahead)
         return True
 
@@ -336,17 +325,20 @@ class _Course:
             self.number = whole_number("steps(): the result of begin()", self._begin(), 0)
 
     def _share(self, has_state: bool) -> None:
-        """Gives all ranks the state of those that have it; if none has, rank 0's.
+        """Gives all ranks the state of those that have it; if none has, the first one's that is no newcomer.
 
         Ranks that have it continue without newcomers that do not match.
         """
         while True:
             computed = self._state.computed_leaves() if has_state else []
-            own = (has_state, self.number, computed)
-            told = allgather_object((own, self._facts()), "elastic.step")
-            every = [each for each, _ in told]
-            sources = [rank for rank, (has, *_) in enumerate(every) if has] or [0]
-            unfit = _unlike([facts for _, facts in told], sources[0])
+            own = (has_state, self.number, computed, self._total, self._every)
+            meeting = meet(own, self._position(has_state=has_state, is_interrupted=False))
+            if meeting.settle(self._state.take_world):
+                continue
+            every = [(has, number, leaves) for has, number, leaves, *_ in meeting.told]
+            sources = [rank for rank, (has, *_) in enumerate(every) if has]
+            sources = sources or meeting.first_members
+            unfit = _unlike(meeting, sources[0])
             unfit = unfit or misfits([self._state], sources[0])
             if not unfit:
                 break
@@ -360,8 +352,14 @@ class _Course:
         note_arrival()
         self._state.resume_step([leaves for *_, leaves in every])
 
-    def _facts(self) -> _Facts:
-        return _Facts(position(self._loop, self._parts), self._total, self._every)
+    def _position(self, *, has_state: bool, is_interrupted: bool) -> Position:
+        return position(
+            self._loop,
+            self._parts,
+            has_state=has_state,
+            is_newcomer=self._is_newcomer,
+            is_interrupted=is_interrupted,
+        )
 
     def _recover(self, error: RuedaError, done: int, is_cut: bool = False) -> None:
         """Forms a world in which all ranks have done equally many steps; this rank has done ``done``.
@@ -377,18 +375,23 @@ class _Course:
             _log.info("step %d goes on without %s", self.number, recovery.lost)
             self._state.take_world()
             try:
-                own = (done, is_cut, self._is_newcomer, self._state.computed_leaves())
-                everywhere = allgather_object((own, self._loop), "elastic.done")
-                if self._is_behind([loop for _, loop in everywhere]):
+                own = (done, is_cut, self._state.computed_leaves())
+                meeting = meet(own, self._position(has_state=done != _NOTHING, is_interrupted=True))
+                meeting.settle(self._state.take_world)
+                if meeting.is_begun_anew:
+                    break
+                if self._is_behind([each.loop for each in meeting.positions]):
                     return
-                told = [each for each, loop in everywhere if loop.number == self._loop.number]
-                every = [(each, not cut) for each, cut, *_ in told]
+                here = [
+                    (each, where.is_member)
+                    for each, where in zip(meeting.told, meeting.positions, strict=True)
+                    if where.loop.number == self._loop.number
+                ]
+                every = [(each, not cut) for (each, cut, _), _ in here]
                 best = max(every)
                 furthest = best[0]
-                if furthest == _NOTHING and all(is_newcomer for *_, is_newcomer, _ in told):
-                    raise InitializationError(
-                        "all ranks that had the training's state were lost before the remaining ranks received it"
-                    ) from error
+                if furthest == _NOTHING and not any(is_member for _, is_member in here):
+                    raise state_is_lost() from error
                 if best == (furthest, False):
                     _log.warning(
                         "every rank was interrupted after optimizer.step() in step %d: what follows it in the step, "
@@ -397,15 +400,16 @@ class _Course:
                         furthest - 1,
                     )
                 self.number = max(done, 0)
-                if furthest == _NOTHING:  # the job has just started: no rank has the state yet
+                if furthest == _NOTHING and not self._is_newcomer:  # no rank has the state yet
                     self._restore()
                 has_state = (done, not is_cut) == best and furthest != _NOTHING
                 if min(every) < (furthest, True) or furthest == _NOTHING:
                     self._share(has_state)
                 else:
-                    self._state.resume_step([leaves for *_, leaves in told])
+                    self._state.resume_step([leaves for (*_, leaves), _ in here])
                 # Those that come from the loop before are as after begin(), and so is everyone then.
-                self._looked_at = -1 if len(told) == len(everywhere) else self.number
+                self._looked_at = -1 if len(here) == len(meeting.told) else self.number
                 return
             except _LOSSES as again:
                 error = again
+        raise error  # so that the call of which this loop is a part begins anew here as well

@@ -8,8 +8,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import rueda.recovery
 from rueda.attendance import attendance
 from rueda.elastic import changes
+from rueda.elastic.meeting import StateIsLost, state_is_lost
 from rueda.elastic.rerun import recurs
-from rueda.elastic.state import StateIsLost, state_is_lost
 from rueda.errors import RuedaError
 from rueda.horovod.basics import init, shutdown
 from rueda.horovod.elastic_state import run_fn
@@ -57,7 +57,7 @@ class Forming:
     def sync(self, state: Any) -> None:
         """Calls ``state.sync()``, for which rank 0 is made one that has the training's state.
 
-        A newcomer has it after its first complete sync. Raises :class:`rueda.elastic.state.StateIsLost` on every rank
+        A newcomer has it after its first complete sync. Raises :class:`rueda.elastic.meeting.StateIsLost` on every rank
         if only newcomers without it are left.
         """
         if attendance().number >= 0:  # in a job that newcomers can join
