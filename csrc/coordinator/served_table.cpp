@@ -187,13 +187,16 @@ bool ServedTable::work_on_values(TableJob& job) {
 
 void ServedTable::run_function(TableJob& job) const {
   const ShardFunction* const function = find_shard_function(job.request.function);
+  const int owner = held.ranks[static_cast<std::size_t>(held.rank)];
   const auto failed = [&](const auto& why) {
-    job.status = Status(ErrorCode::invalid_argument, str("the function '", job.request.function,
-                                                         "' failed at its owner: ", why));
+    job.status = Status(ErrorCode::invalid_argument,
+                        str("table '", held.name, "': the function '", job.request.function,
+                            "' failed at its owner, rank ", owner, ": ", why));
   };
   if (function == nullptr) {
     job.status = Status(ErrorCode::invalid_argument,
-                        str("there is no shard function '", job.request.function, "'"));
+                        str("table '", held.name, "': rank ", owner, " has no shard function '",
+                            job.request.function, "': register it on every rank"));
     return;
   }
   try {

@@ -209,23 +209,24 @@ std::string number_text(double value) {
   return {buffer.data(), result.ptr};
 }
 
-// Elsewhere 0 means none, never or forever. No world has fewer ranks than one, and any rank would
-// be silent for too long.
+// Elsewhere 0 means none, never or forever. No world has fewer ranks than one, any rank would be
+// silent for too long, and nothing would travel.
 bool is_above_zero(const OptionSpec& spec) {
-  return spec.name == "min_np" || spec.name == "heartbeat";
+  return spec.name == "min_np" || spec.name == "heartbeat" || spec.name == "ring_chunk";
 }
 
 std::string_view accepted(const OptionSpec& spec) {
-  if (is_above_zero(spec)) {
-    return spec.type == count ? "a whole number from 1"
-                              : "a number of seconds above 0 and up to 1e9";
-  }
+  const bool above = is_above_zero(spec);
   switch (spec.type) {
     case text: return "any text";
     case choice: return spec.choices;
-    case bytes: return "a number of bytes, with K, M or G if wanted";
-    case count: return "a whole number from 0";
-    case seconds: return "a number of seconds from 0 to 1e9";
+    case bytes:
+      return above ? "a number of bytes above 0, with K, M or G if wanted"
+                   : "a number of bytes, with K, M or G if wanted";
+    case count: return above ? "a whole number from 1" : "a whole number from 0";
+    case seconds:
+      return above ? "a number of seconds above 0 and up to 1e9"
+                   : "a number of seconds from 0 to 1e9";
   }
   return "";
 }

@@ -461,7 +461,8 @@ def test_options_are_checked() -> None:
     ended = alone(
         """
         import rueda
-        for options in ({"ring_chunk": "many"}, {"no_such_option": 1}, {"transport": "pigeon"}):
+        wrong = {"ring_chunk": "many"}, {"ring_chunk": 0}, {"no_such_option": 1}, {"transport": "pigeon"}
+        for options in wrong:
             try:
                 rueda.init(**options)
             except rueda.InitializationError as error:

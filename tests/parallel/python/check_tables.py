@@ -384,7 +384,7 @@ def check_bad_input() -> None:
             rows.add([1, 2], np.ones(3))
         with raises(rueda.InvalidArgumentError, "no shard function 'median'"):
             table.call("median")
-        with raises(rueda.InvalidArgumentError, "failed at its owner"):
+        with raises(rueda.InvalidArgumentError, "'top' failed at its owner, rank "):
             table.call("top", struct.pack("=i", 3))
     with raises(rueda.InvalidArgumentError, "has been closed"):
         table.add(np.ones(10))

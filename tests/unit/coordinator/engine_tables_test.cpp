@@ -782,7 +782,8 @@ TEST_CASE("functions and rules of the application run at the owners") {
     }
     const std::string thrown =
         thrown_by<InvalidArgumentError>([&] { (void)table.call("count_between"); });
-    expect_contains(thrown, "'count_between' failed at its owner: two bounds are needed");
+    expect_contains(thrown, "': the function 'count_between' failed at its owner, rank ");
+    expect_contains(thrown, ": two bounds are needed");
     meet(engine);
     const auto parts = table.parts();
     expect(parts.size() == 1 && parts[0].owner == rank, "its own");

@@ -82,7 +82,7 @@ TEST_CASE("RUEDA_* comes before HOROVOD_*, and an override before both") {
 
 TEST_CASE("sizes take suffixes") {
   const auto size = [](const std::string& value) {
-    return read({{"RUEDA_RING_CHUNK", value}})->ring_chunk;
+    return read({{"RUEDA_FUSION_THRESHOLD", value}})->fusion_threshold;
   };
   CHECK(size("0") == 0);
   CHECK(size("4096") == 4096);
@@ -98,10 +98,13 @@ TEST_CASE("sizes, counts, times and choices that make no sense are refused with 
   for (const char* value : {"lots", "-1", "1.5", "12T", "1KBs", "K", "inf", "nan", "0x10", " 1",
                             "1 ", "1e300", "1e400", "9999999G", "1,5M"}) {
     CAPTURE(value);
-    CHECK(refusal({{"RUEDA_RING_CHUNK", value}}) ==
-          "RUEDA_RING_CHUNK='" + std::string(value) +
+    CHECK(refusal({{"RUEDA_FUSION_THRESHOLD", value}}) ==
+          "RUEDA_FUSION_THRESHOLD='" + std::string(value) +
               "' is not accepted: give a number of bytes, with K, M or G if wanted");
   }
+  CHECK(refusal({{"RUEDA_RING_CHUNK", "0"}}) ==
+        "RUEDA_RING_CHUNK='0' is not accepted: give a number of bytes above 0, with K, M or G if "
+        "wanted");
   for (const char* value : {"-1", "2.5", "two", "1K"}) {
     CAPTURE(value);
     CHECK(refusal({{"HOROVOD_CACHE_CAPACITY", value}}) ==
