@@ -63,6 +63,18 @@ def body(state, epoch):
 def train(epoch):
     body(state, epoch)
 """
+STEPS_IN_A_CALL = """
+state = rueda.elastic.State(model=model, optimizer=optimizer)
+
+@rueda.elastic.run
+def body(state, epoch):
+    for step in rueda.elastic.steps(4, model, optimizer):
+        with step:
+            act(epoch, step.number)
+
+def train(epoch):
+    body(state, epoch)
+"""
 EPOCHS = """
 for epoch in range(5):
     train(epoch)
@@ -261,6 +273,19 @@ def test_ranks_that_begin_with_another_kind_of_loop_are_told() -> None:
             assert "ranks are in loop 1 (" in how.output, job.outputs()
 
 
+def test_a_rank_that_leaves_out_steps_of_a_call_is_told() -> None:
+    program = (
+        COMMON
+        + STEPS_IN_A_CALL.replace("    for step in", "    for step in () if number else")
+        + "train(0)\ntrain(3)"
+    )
+    with ElasticJob(program, 2) as job:
+        for how in job.ended().values():
+            assert how.returncode == 1, job.outputs()
+            assert "ranks are in loop 1.1 (line" in how.output, job.outputs()
+            assert ", and in loop 2 (body), a function with" in how.output, job.outputs()
+
+
 @pytest.mark.parametrize(("total", "every"), [(5, 1), (4, 3)])
 def test_ranks_with_another_number_of_steps_are_told(
     total: int, every: int, tmp_path: Path
@@ -322,20 +347,6 @@ def test_a_rank_that_has_not_heard_that_a_loop_is_over_follows_the_others(behind
 def test_a_call_follows_steps_of_whose_end_a_rank_has_not_heard(behind: int) -> None:
     ended, outputs = ends_of_two_loops(STEPS + SECOND + RUN + IN_TURN, behind)
     assert_all_have(4004, ended, outputs)
-
-
-STEPS_IN_A_CALL = """
-state = rueda.elastic.State(model=model, optimizer=optimizer)
-
-@rueda.elastic.run
-def body(state, epoch):
-    for step in rueda.elastic.steps(4, model, optimizer):
-        with step:
-            act(epoch, step.number)
-
-def train(epoch):
-    body(state, epoch)
-"""
 
 
 @pytest.mark.parametrize("follows", ["", SECOND + STEPS + IN_TURN], ids=["a call", "steps"])

@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Any
 
 from rueda.elastic.changes import part_with
-from rueda.elastic.loops import ADVICE, STEPS, Loop, Position, last_result
+from rueda.elastic.loops import ADVICE, RUN, STEPS, Loop, Position, last_result
 from rueda.errors import InitializationError, InvalidArgumentError
 from rueda.lifecycle import rank
 from rueda.objects import allgather_object, broadcast_object
@@ -24,7 +24,6 @@ __all__ = [
     "StateIsLost",
     "displaced",
     "meet",
-    "ranks_behind",
     "state_is_lost",
 ]
 
@@ -69,7 +68,7 @@ class Meeting:
         changed the world. Raises CallIsOver on the ranks for which the call has not ended yet, and
         :class:`rueda.InvalidArgumentError` on all if they are in loops that do not follow each other.
         """
-        behind, ahead = ranks_behind(self.positions)
+        behind, ahead = _ranks_behind(self.positions)
         if behind:
             result, unfit = _result_for(self.positions, behind, ahead)
             is_behind = rank() in behind
@@ -135,7 +134,7 @@ def _first_stray(positions: Iterable[Position]) -> str:
     return ""
 
 
-def ranks_behind(positions: Sequence[Position]) -> tuple[set[int], int]:
+def _ranks_behind(positions: Sequence[Position]) -> tuple[set[int], int]:
     """The ranks for which a call has not ended that others have left for the next loop, and the first of these others.
 
     One was lost just when the call ended. The ranks behind have committed as often as the others, and nothing that all
@@ -145,7 +144,9 @@ def ranks_behind(positions: Sequence[Position]) -> tuple[set[int], int]:
     behind = {
         number
         for number, each in enumerate(positions)
-        if each.loop.is_in_call and each.loop.number[0] == furthest - 1 and not each.problem
+        if (each.loop.call == RUN or (each.loop.is_in_call and each.is_interrupted))
+        and each.loop.number[0] == furthest - 1
+        and not each.problem
     }
     ahead = [
         number
