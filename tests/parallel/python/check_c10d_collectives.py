@@ -700,46 +700,6 @@ def check_messages() -> None:
     assert torch.equal(into, of(left))
 
 
-def check_narrow_numbers_are_moved() -> None:
-    """Floating-point numbers of 8 bits: in all collectives that do not reduce, of any strides."""
-    rank, size = members()
-    ranks = range(size)
-    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
-        for arrange in (torch.clone, transposed):
-            ones = [arrange(of(each).to(dtype)) for each in ranks]
-            empty = arrange(torch.zeros(5, 3, dtype=dtype))
-            own = ones[rank]
-
-            def are_alike(
-                found: list[torch.Tensor], expected: list[torch.Tensor], kind: torch.dtype = dtype
-            ) -> None:
-                for one, other in zip(found, expected, strict=True):
-                    assert one.dtype == other.dtype == kind
-                    assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
-
-            shared = ones[0] if rank == 0 else empty.clone()
-            dist.broadcast(shared, 0)
-            gathered = [empty.clone() for _ in ranks]
-            dist.all_gather(gathered, own)
-            whole = torch.zeros(size * 5, 3, dtype=dtype)
-            dist.all_gather_into_tensor(whole, own)
-            exchanged = [empty.clone() for _ in ranks]
-            dist.all_to_all(exchanged, [own] * size)
-            single = torch.zeros(size * 5, 3, dtype=dtype)
-            dist.all_to_all_single(single, torch.cat([own.view(torch.uint8)] * size).view(dtype))
-            at_root = [empty.clone() for _ in ranks] if rank == size - 1 else None
-            dist.gather(own, at_root, size - 1)
-            piece = empty.clone()
-            dist.scatter(piece, ones if rank == size - 1 else None, size - 1)
-            are_alike([shared, piece], [ones[0], own])
-            are_alike(gathered + exchanged, ones + ones)
-            are_alike([*whole.split(5), *single.split(5)], ones + ones)
-            are_alike(at_root or [], ones if at_root else [])
-    uneven = [torch.zeros(each + 1, dtype=torch.float8_e5m2) for each in ranks]
-    dist.all_gather(uneven, torch.full((rank + 1,), rank + 1.0).to(torch.float8_e5m2))
-    assert [each.float().tolist() for each in uneven] == [[n + 1.0] * (n + 1) for n in ranks]
-
-
 def check_messages_from_any_source() -> None:
     rank, size = members()
     for tag, count in ((9, 4), (10, 100_000)):

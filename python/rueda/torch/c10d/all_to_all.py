@@ -17,7 +17,6 @@ from rueda.torch.c10d.arguments import (
     as_refusal,
     hand_out,
     hand_out_usual,
-    in_moved_dtype,
     only,
     read,
     read_flat,
@@ -74,7 +73,7 @@ class AllToAll(Operations):
                 raise Refusal(
                     f"gather has outputs of {counts} elements for {self.size()} ranks that send {tensor.numel()} each"
                 )
-            given, view = read(in_moved_dtype(tensor))
+            given, view = read(tensor)
             if is_root:
                 _require_shape(
                     view.shape, [target.view.shape for target in targets], "gather", "outputs"
@@ -109,8 +108,7 @@ class AllToAll(Operations):
         def source(targets: list[Target]) -> tuple[torch.Tensor, View]:
             shape = targets[0].view.shape
             if not is_root:
-                nothing = torch.empty(0, dtype=output.dtype, device=output.device)
-                given, view = read(in_moved_dtype(nothing))
+                given, view = read(torch.empty(0, dtype=output.dtype, device=output.device))
                 return given, as_rows(view, 0, shape)
             if len(inputs) != self.size():
                 raise Refusal(f"scatter has {len(inputs)} tensors for {self.size()} ranks")
@@ -119,7 +117,7 @@ class AllToAll(Operations):
                     f"scatter has tensors of {[tensor.numel() for tensor in inputs]} elements for outputs of "
                     f"{output.numel()}"
                 )
-            given, view = read_rows([in_moved_dtype(each) for each in inputs])
+            given, view = read_rows(inputs)
             _require_shape(shape, [each.shape for each in inputs], "scatter", "tensors")
             return given, as_rows(view, self.size(), shape)
 
@@ -141,7 +139,7 @@ class AllToAll(Operations):
                 raise Refusal(
                     f"there are {len(rows)} inputs and {len(expected)} outputs for {self.size()} ranks"
                 )
-            return read_flat([in_moved_dtype(each) for each in input_tensors])
+            return read_flat(input_tensors)
 
         options = timeout if timeout is not None else opts
         return self._alltoall("all-to-all", source, rows, list(output_tensors), expected, options)
@@ -183,12 +181,7 @@ class AllToAll(Operations):
                     output, target, expected, input, source, sent, options
                 )
         return self._alltoall(
-            "all-to-all",
-            lambda _: read(in_moved_dtype(input)),
-            sent,
-            [output],
-            expected,
-            options,
+            "all-to-all", lambda _: read(input), sent, [output], expected, options
         )
 
     def _all_to_all_usual(
@@ -239,7 +232,7 @@ class AllToAll(Operations):
         """Sends ``rows[r]`` rows to rank r and receives ``expected[r]`` from it, into consecutive outputs."""
         set_id = self._membership.set_id
         try:
-            targets = [target_of(in_moved_dtype(output)) for output in outputs]
+            targets = [target_of(output) for output in outputs]
             source, view = source_of(targets)
             for target in targets:
                 require_like(target, view)

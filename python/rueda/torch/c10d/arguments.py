@@ -24,7 +24,6 @@ __all__ = [
     "as_refusal",
     "hand_out",
     "hand_out_usual",
-    "in_moved_dtype",
     "is_in_place",
     "only",
     "overwrite",
@@ -80,17 +79,6 @@ def root_of(opts: Any, size: int) -> int:
     if not 0 <= root < size:
         raise Refusal(f"there is no rank {root} in a group of {size} ranks")
     return root
-
-
-def in_moved_dtype(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory in a dtype that can be moved: floating-point numbers of 8 bits as bytes.
-
-    They cannot be reduced. Anything else, even if it is no tensor, is returned as it is.
-    """
-    if not isinstance(tensor, torch.Tensor):
-        return tensor
-    dtype = tensor.dtype
-    return tensor.view(torch.uint8) if dtype.is_floating_point and dtype.itemsize == 1 else tensor
 
 
 def only(items: Sequence[Any]) -> Any:

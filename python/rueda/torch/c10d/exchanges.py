@@ -17,7 +17,6 @@ from rueda.torch.c10d.arguments import (
     as_refusal,
     hand_out,
     hand_out_usual,
-    in_moved_dtype,
     only,
     read,
     require_like,
@@ -63,8 +62,7 @@ class Exchanges(Operations):
                 return self._broadcast_usual(tensor, usual, root, options)
         try:
             is_root = root == self.rank()
-            moved = in_moved_dtype(tensor)
-            target = target_of(moved, keep_elements=is_root, written=not is_root)
+            target = target_of(tensor, keep_elements=is_root, written=not is_root)
             placement = placement_of(target.view, in_place=target.is_in_place())
         except Refusal as refusal:
             return self._refused("broadcast", refusal, options, outputs=tensors)
@@ -220,8 +218,8 @@ class Exchanges(Operations):
             if len(outputs) != len(inputs) or not inputs:
                 raise Refusal(f"there are {len(outputs)} outputs for {len(inputs)} inputs")
             for each, tensor in zip(outputs, inputs, strict=True):
-                into = [target_of(in_moved_dtype(output)) for output in each]
-                source, view = read(in_moved_dtype(tensor))
+                into = [target_of(output) for output in each]
+                source, view = read(tensor)
                 _require_sizes(view, into, self._size, self._rank)
                 uneven = False
                 if whole or len(into) < self._size:

@@ -9,7 +9,7 @@ import torch
 from rueda import _native
 from rueda.adapter import Refusal, View
 from rueda.errors import InvalidArgumentError, RuedaError, UnsupportedError
-from rueda.torch.c10d.arguments import in_moved_dtype, overwrite, read, target_of
+from rueda.torch.c10d.arguments import overwrite, read, target_of
 from rueda.torch.c10d.operations import Operations
 from rueda.torch.c10d.placement import ON_HOST, OnGpu, placement_of
 from rueda.torch.c10d.work import ReceiveWork, RuedaWork, SendWork
@@ -70,7 +70,7 @@ class Messages(Operations):
     ) -> RuedaWork:
         self._message(tensors, "recv")
         try:
-            target = target_of(in_moved_dtype(tensors[0]))
+            target = target_of(_as_sent(tensors[0]))
         except Refusal as refusal:
             raise _error_for("recv", refusal) from None
         view, received = target.view, target.memory
@@ -104,7 +104,7 @@ class Messages(Operations):
         if len(tensors) != 1:
             raise InvalidArgumentError(f"{what} takes one tensor, not {len(tensors)}")
         try:
-            tensor, view = read(in_moved_dtype(tensors[0]))
+            tensor, view = read(_as_sent(tensors[0]))
         except Refusal as refusal:
             raise _error_for(what, refusal) from None
         return tensor, view
@@ -114,3 +114,9 @@ def _error_for(what: str, refusal: Refusal) -> RuedaError:
     """On this rank only. The peer cannot be told: the message is never sent or matched."""
     kind = UnsupportedError if refusal.unsupported else InvalidArgumentError
     return kind(f"{what}: {refusal}")
+
+
+def _as_sent(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory in a dtype that messages have: floating-point numbers of 8 bits are sent as bytes."""
+    dtype = tensor.dtype
+    return tensor.view(torch.uint8) if dtype.is_floating_point and dtype.itemsize == 1 else tensor

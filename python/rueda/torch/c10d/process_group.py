@@ -28,12 +28,11 @@ class RuedaProcessGroup(Reductions, Exchanges, AllToAll, Messages):
 
     Created by ``dist.init_process_group("rueda")`` and ``dist.new_group()``; used through the functions of
     ``torch.distributed``, whose documentation describes each. All functions accept any of Rueda's 15 dtypes, any
-    strides and zero sizes; those that do not reduce also accept floating-point numbers of 8 bits. If ranks disagree
-    about dtype, shape, operation or reduction, or a rank cannot take part, all raise the same
-    :class:`rueda.RuedaError`, and the group stays usable. The collectives on one tensor for all ranks
-    (``all_gather_into_tensor``, ``reduce_scatter_tensor``), ``all_to_all`` and messages compare numbers of elements
-    instead of shapes. After a timeout (:class:`rueda.TimeoutError`) or the loss of a rank
-    (:class:`rueda.PeerLostError`) it does not.
+    strides and zero sizes. If ranks disagree about dtype, shape, operation or reduction, or a rank cannot take part,
+    all raise the same :class:`rueda.RuedaError`, and the group stays usable. The collectives on one tensor for all
+    ranks (``all_gather_into_tensor``, ``reduce_scatter_tensor``), ``all_to_all`` and messages compare numbers of
+    elements instead of shapes. After a timeout
+    (:class:`rueda.TimeoutError`) or the loss of a rank (:class:`rueda.PeerLostError`) it does not.
 
     Example::
 
